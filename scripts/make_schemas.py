@@ -61,7 +61,7 @@ SCALARS = {
     ("object", ""): "any",
     ("", ""): "any",
 }
-# Types that JSON does not write as objects, or whose content nobody prescribes.
+# Types that JSON does not write as objects, or whose content has no schema.
 SPECIAL = {
     "resource.Quantity": "quantity",
     "intstr.IntOrString": "intstr",

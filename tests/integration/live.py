@@ -204,7 +204,9 @@ class Live:
         spec |= {"nodeSelector": {"heard": word}, "tolerations": [{"operator": "Exists"}]}
         self.ask("POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": asked}, "spec": spec})
         try:
-            eventually(lambda: self.ask("GET", f"{pods}/{asked}")["spec"].get("nodeName"), f"{name} to be known anew")
+            eventually(
+                lambda: self.ask("GET", f"{pods}/{asked}")["spec"].get("nodeName"), f"the change of {name} to be seen"
+            )
         finally:
             self.ask("DELETE", f"{pods}/{asked}", {"gracePeriodSeconds": 0})
 

@@ -145,11 +145,11 @@ async def name(admin: Api) -> str:
     """A pod to which the scheduler has assigned devices."""
     found = f"given-{next(_numbers)}"
     await admin.must("POST", PODS, pod(found, meta={"annotations": {"free": "1"}}))
-    await admin.must("PATCH", f"{PODS}/{found}", note(DEVICES, "0"), content_type=MERGE, impersonate_user=ACCOUNT)
+    await admin.must("PATCH", f"{PODS}/{found}", annotate(DEVICES, "0"), content_type=MERGE, impersonate_user=ACCOUNT)
     return found
 
 
-def note(key: str, value: str | None) -> Json:
+def annotate(key: str, value: str | None) -> Json:
     return {"metadata": {"annotations": {key: value}}}
 
 
@@ -168,18 +168,18 @@ async def send(api: Api, method: str, path: str, body: Json, **headers: str) -> 
 # -- reserved annotations
 
 WRITES = {
-    "a new one": ("PATCH", "", note("gpu-scheduler.io/attempt", "1")),
-    "another value": ("PATCH", "", note(DEVICES, "1")),
-    "none any more": ("PATCH", "", note(DEVICES, None)),
-    "with the status": ("PATCH", "/status", note("gpu-scheduler.io/status", "{}")),
+    "a new one": ("PATCH", "", annotate("gpu-scheduler.io/attempt", "1")),
+    "another value": ("PATCH", "", annotate(DEVICES, "1")),
+    "none any more": ("PATCH", "", annotate(DEVICES, None)),
+    "with the status": ("PATCH", "/status", annotate("gpu-scheduler.io/status", "{}")),
     "with the node": ("POST", "/binding", binding("", "node1", annotations={DEVICES: "1"})),
     "of a container": ("POST", "/binding", binding("", "n", annotations={"visible-devices.gpu-scheduler.io/a": "1"})),
 }
 """Annotations that only the scheduler may write."""
 
 INNOCENT = {
-    "a note of one's own": ("PATCH", "", note("gpu-scheduler.io/gang", "mine")),
-    "no note": ("PATCH", "", note("free", None)),
+    "a note of one's own": ("PATCH", "", annotate("gpu-scheduler.io/gang", "mine")),
+    "no note": ("PATCH", "", annotate("free", None)),
     "a status": ("PATCH", "/status", {"status": {"message": "x"}}),
     "a node": ("POST", "/binding", binding("", "node1")),
 }
@@ -227,13 +227,13 @@ async def test_only_the_scheduler_may_write_the_notes_of_a_gang(admin: Api, plan
     path = f"/apis/scheduling.k8s.io/{version}/namespaces/{HOME}/{plural}"
     written = await admin.must("POST", path, {"metadata": {"name": "job"}, "spec": gang_spec(plural)})
     for key in NOTES:
-        refused = await send(admin, "PATCH", f"{path}/job", note(key, "{}"))
+        refused = await send(admin, "PATCH", f"{path}/job", annotate(key, "{}"))
         assert (refused.code, REFUSAL_OF_NOTES in refused.message) == (403, True)
-        taken = await send(admin, "PATCH", f"{path}/job", note(key, "{}"), impersonate_user=ACCOUNT)
+        taken = await send(admin, "PATCH", f"{path}/job", annotate(key, "{}"), impersonate_user=ACCOUNT)
         assert taken.code == 200, taken.message
-    taken = await send(admin, "PATCH", f"{path}/job", note("gpu-scheduler.io/queue", "mine"))
+    taken = await send(admin, "PATCH", f"{path}/job", annotate("gpu-scheduler.io/queue", "mine"))
     assert taken.code == 200, taken.message
-    forged = await send(admin, "PATCH", f"{path}/job", note(NOTES[0], "forged"))
+    forged = await send(admin, "PATCH", f"{path}/job", annotate(NOTES[0], "forged"))
     assert (forged.code, REFUSAL_OF_NOTES in forged.message) == (403, True)
     # Replacing a gang by its own manifest removes the notes, which gains nothing.
     current = await admin.must("GET", f"{path}/job")
@@ -258,7 +258,7 @@ SETTLED = {
 
 
 @pytest.mark.parametrize("meta", SETTLED.values(), ids=SETTLED)
-@pytest.mark.parametrize("who", [{}, {"impersonate_user": ACCOUNT}], ids=["somebody", "the scheduler"])
+@pytest.mark.parametrize("who", [{}, {"impersonate_user": ACCOUNT}], ids=["a user", "the scheduler"])
 async def test_a_bind_cannot_change_what_a_pod_was_created_with(
     admin: Api, name: str, meta: Json, who: dict[str, str]
 ) -> None:

@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, root: Path, files: list[str], paths: dict[str, Path]) -> None:
         self._seen: dict[str, set[int]] = {file: set() for file in files}
-        self._notes = {str(root / file): _make_note(lines) for file, lines in self._seen.items()}
+        self._notes = {str(root / file): _make_tracer(lines) for file, lines in self._seen.items()}
         self._paths = paths
         self._importing: Reach = {}
         self._reach: Reach = {}
@@ -80,12 +80,12 @@ class Recorder:
         self._failed = self._failed or report.outcome != "passed"
 
 
-def _make_note(lines: set[int]) -> Callable[[FrameType, str, object], Any]:
-    def note(frame: FrameType, event: str, _: object) -> Any:
+def _make_tracer(lines: set[int]) -> Callable[[FrameType, str, object], Any]:
+    def trace(frame: FrameType, event: str, _: object) -> Any:
         lines.add(frame.f_lineno)
-        return note
+        return trace
 
-    return note
+    return trace
 
 
 def digest(root: Path, files: Iterable[str]) -> str:
