@@ -1,7 +1,7 @@
 """API client: typed requests, list, watch, retries and flow control."""
 
 # ruff: noqa: A002
-# A parameter called `type` says what it is better than any other word.
+# `type` is the best name for the type that objects are decoded to.
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import msgspec
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.k8s.codec import (
-    ListPage,
     ObjectList,
+    ObjectPage,
     WatchEvent,
     read_error,
     read_events,
@@ -146,7 +146,7 @@ class Client:
         items: builtins.list[T] = []
         query = {**params, **({"limit": str(limit)} if limit else {})}
         while True:
-            page: ListPage[T] = read_page(await self.request("GET", path, params=query), type)
+            page: ObjectPage[T] = read_page(await self.request("GET", path, params=query), type)
             items += page.items or ()
             following = page.metadata.continue_
             if not following:

@@ -44,7 +44,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class ListPage(msgspec.Struct, Generic[T]):
+class ObjectPage(msgspec.Struct, Generic[T]):
     """One page of a list."""
 
     metadata: _ListMeta
@@ -105,12 +105,12 @@ def _cut_deep(data: bytes) -> bytes:
     return b"".join(kept) + data[start:]
 
 
-def read_page(data: bytes, wanted: type[T]) -> ListPage[T]:
+def read_page(data: bytes, wanted: type[T]) -> ObjectPage[T]:
     """Decodes a page of a list. An object that does not match its kind is skipped and logged."""
     try:
-        return _decode(data, ListPage[wanted])  # type: ignore[valid-type]
+        return _decode(data, ObjectPage[wanted])  # type: ignore[valid-type]
     except _INVALID:
-        loose = read_object(data, ListPage[msgspec.Raw])
+        loose = read_object(data, ObjectPage[msgspec.Raw])
     except msgspec.DecodeError as error:
         raise _garbled(error) from None
     items: list[T] = []
@@ -119,7 +119,7 @@ def read_page(data: bytes, wanted: type[T]) -> ListPage[T]:
             items.append(_decode(raw, wanted))
         except _INVALID as error:
             _log_unreadable(raw, error)
-    return ListPage(loose.metadata, items)
+    return ObjectPage(loose.metadata, items)
 
 
 def read_events(lines: bytes, wanted: type[T]) -> Sequence[WatchEvent[T]]:

@@ -176,7 +176,7 @@ class EventRecorder:
         _log.debug("event dropped", about=f"{event.ref.namespace}/{event.ref.name}", why=message)
 
     def _retry(self, key: _EventKey, event: _PendingEvent) -> None:
-        """Will write an Event again: of some gangs nothing else says that they stay incomplete."""
+        """Queues a failed Event again: for some gangs it is the only report that they stay incomplete."""
         newer = self._pending.get(key)
         if newer is not None:  # recorded meanwhile: both are written as one
             newer.first, newer.name = event.first, event.name

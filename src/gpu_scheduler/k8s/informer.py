@@ -1,7 +1,7 @@
 """Informer: a cache of all objects of one kind that follows the API server and reports changes."""
 
 # ruff: noqa: A002
-# A parameter called `type` says what it is better than any other word.
+# `type` is the best name for the type that objects are decoded to.
 
 from __future__ import annotations
 

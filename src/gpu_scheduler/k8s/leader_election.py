@@ -175,8 +175,8 @@ class LeaderElection(Generic[L]):
     async def _swap(self, change: Callable[[L], L], landed: Callable[[L], bool]) -> None:
         """Writes a change of the Lease, which also renews it; raises FencedError when the Lease is lost.
 
-        A timeout or a conflict tells neither whether the write landed nor who leads. The Lease is therefore read, and
-        the write is retried unless the Lease has changed and has `landed`. The caller holds the lock.
+        After a timeout or a conflict it is not known whether the write landed, nor who leads. The Lease is therefore
+        read, and the write is retried unless the Lease has changed and has `landed`. The caller holds the lock.
         """
         while True:
             assert self._seen is not None

@@ -14,11 +14,11 @@ MAX_DEPTH = 100
 """How deep an object may be nested. No field that is read lies deeper; an API server accepts 10,000 levels."""
 
 
-class _Part(msgspec.Struct, rename="camel", gc=False, omit_defaults=True):
+class _ApiStruct(msgspec.Struct, rename="camel", gc=False, omit_defaults=True):
     """Base of structs whose fields are camelCase on the wire."""
 
 
-class OwnerReference(_Part):
+class OwnerReference(_ApiStruct):
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -26,7 +26,7 @@ class OwnerReference(_Part):
     controller: bool = False
 
 
-class Meta(_Part):
+class Meta(_ApiStruct):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -40,13 +40,13 @@ class Meta(_Part):
     finalizers: list[str] | None = None
 
 
-class Object(_Part):
+class Object(_ApiStruct):
     """An object of any kind, of which only the metadata is kept."""
 
     metadata: Meta
 
 
-class Resources(_Part):
+class Resources(_ApiStruct):
     # A quantity in a template may be a JSON number.
     requests: dict[str, str | int | float] | None = None
     limits: dict[str, str | int | float] | None = None
@@ -58,27 +58,27 @@ class Resources(_Part):
             self.limits = self.requests
 
 
-class ContainerPort(_Part):
+class ContainerPort(_ApiStruct):
     container_port: int = 0
     host_port: int = 0
     host_ip: str = msgspec.field(name="hostIP", default="")
     protocol: str = "TCP"
 
 
-class Container(_Part):
+class Container(_ApiStruct):
     name: str = ""
     resources: Resources | None = None
     ports: list[ContainerPort] | None = None
     restart_policy: str | None = None
 
 
-class Volume(_Part):
+class Volume(_ApiStruct):
     name: str = ""
     persistent_volume_claim: Json | None = None
     ephemeral: Json | None = None
 
 
-class PodSpec(_Part):
+class PodSpec(_ApiStruct):
     node_name: str = ""
     scheduler_name: str = "default-scheduler"
     containers: list[Container] = []
@@ -102,7 +102,7 @@ class PodSpec(_Part):
     scheduling_group: Json | None = None
 
 
-class PodCondition(_Part):
+class PodCondition(_ApiStruct):
     type: str = ""
     status: str = ""
     reason: str | None = None
@@ -115,23 +115,23 @@ class PodCondition(_Part):
         self.status = sys.intern(self.status)
 
 
-class Terminated(_Part):
+class Terminated(_ApiStruct):
     exit_code: int = 0
     reason: str | None = None
 
 
-class ContainerState(_Part):
+class ContainerState(_ApiStruct):
     terminated: Terminated | None = None
 
 
-class ContainerStatus(_Part):
+class ContainerStatus(_ApiStruct):
     name: str = ""
     state: ContainerState | None = None
     resources: Resources | None = None
     allocated_resources: dict[str, str | int | float] | None = None
 
 
-class PodStatus(_Part):
+class PodStatus(_ApiStruct):
     phase: str = "Pending"
     reason: str | None = None
     message: str | None = None
@@ -144,7 +144,7 @@ class PodStatus(_Part):
     allocated_resources: dict[str, str | int | float] | None = None
 
 
-class PodObject(_Part):
+class PodObject(_ApiStruct):
     metadata: Meta
     spec: PodSpec
     status: PodStatus = msgspec.field(default_factory=PodStatus)
@@ -172,35 +172,35 @@ def _being_resized(containers: list[Container], statuses: list[ContainerStatus])
     return found or None
 
 
-class NodeTaint(_Part):
+class NodeTaint(_ApiStruct):
     key: str = ""
     value: str | None = None
     effect: str = ""
 
 
-class NodeSpec(_Part):
+class NodeSpec(_ApiStruct):
     unschedulable: bool = False
     taints: list[NodeTaint] | None = None
 
 
-class NodeCondition(_Part):
+class NodeCondition(_ApiStruct):
     type: str = ""
     status: str = ""
 
 
-class NodeStatus(_Part):
+class NodeStatus(_ApiStruct):
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[NodeCondition] | None = None
 
 
-class NodeObject(_Part):
+class NodeObject(_ApiStruct):
     metadata: Meta
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-class RawObject(_Part):
+class RawObject(_ApiStruct):
     """An object with typed metadata, and spec and status as JSON."""
 
     metadata: Meta
@@ -228,16 +228,16 @@ def _is_deeper(part: Any, levels: int) -> bool:
     return True
 
 
-class ClaimSpec(_Part):
+class ClaimSpec(_ApiStruct):
     volume_name: str = ""
     storage_class_name: str | None = None
 
 
-class ClaimStatus(_Part):
+class ClaimStatus(_ApiStruct):
     phase: str = ""
 
 
-class ClaimObject(_Part):
+class ClaimObject(_ApiStruct):
     """A PersistentVolumeClaim."""
 
     metadata: Meta
@@ -245,18 +245,18 @@ class ClaimObject(_Part):
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
 
-class VolumeSpec(_Part):
+class VolumeSpec(_ApiStruct):
     node_affinity: Json | None = None
 
 
-class VolumeObject(_Part):
+class VolumeObject(_ApiStruct):
     """A PersistentVolume."""
 
     metadata: Meta
     spec: VolumeSpec = msgspec.field(default_factory=VolumeSpec)
 
 
-class StorageClassObject(_Part):
+class StorageClassObject(_ApiStruct):
     """A StorageClass; its fields are at the top level."""
 
     metadata: Meta
@@ -265,7 +265,7 @@ class StorageClassObject(_Part):
     allowed_topologies: list[Json] | None = None
 
 
-class PriorityClassObject(_Part):
+class PriorityClassObject(_ApiStruct):
     """A PriorityClass; its fields are at the top level."""
 
     metadata: Meta

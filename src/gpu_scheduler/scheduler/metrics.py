@@ -44,7 +44,7 @@ class SchedulerMetrics:
         self.binds = self._counter("binds", "Requests to bind a pod, by how they ended.", "outcome")
         self.swaps = self._counter("commit_swaps", "Swaps of the Lease, by how they ended.", "outcome")
         self.fences = self._counter("fences", "Times that another leader was found.")
-        self.events_dropped = self._counter("events_dropped", "Events that nobody will see, by why.", "why")
+        self.events_dropped = self._counter("events_dropped", "Events that were dropped, by cause.", "why")
         self.status_writes = self._counter(
             "status_writes", "Writes of status and conditions, by how they ended.", "outcome"
         )
@@ -94,7 +94,7 @@ class _StateCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yields all gauges."""
         yield from observe(self._state, self._clock())
-        yield _gauge("watch_lag_seconds", "Time since something was heard of a kind.", ("resource",), [
+        yield _gauge("watch_lag_seconds", "Time since the last list, event or bookmark of a kind.", ("resource",), [
             ((name,), lag) for name, lag in self._lags().items()
         ])  # fmt: skip
 

@@ -193,7 +193,7 @@ class Binder:
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "RestartByScheduler",
-            "message": "gpu-scheduler: the whole gang starts anew",
+            "message": "gpu-scheduler restarts the whole gang",
             "lastTransitionTime": format_time(time.time()),
         }
         patch = {"metadata": {"uid": delete.uid}, "status": {"conditions": [condition]}}

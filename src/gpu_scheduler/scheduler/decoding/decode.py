@@ -88,7 +88,7 @@ def decode_pod(
 
 
 def _failure(raw: PodObject) -> Failure:
-    """How a pod failed: the first container that ended with an error, else what the node says about the pod."""
+    """How a pod failed: the first container that ended with an error, else the status reason of the pod."""
     status = raw.status
     for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         ended = one.state.terminated if one.state is not None else None
