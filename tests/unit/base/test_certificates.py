@@ -64,7 +64,7 @@ async def test_a_name_that_is_not_in_the_certificate_is_refused() -> None:
         await talk(authority.certificate, issue(authority, "server", ["localhost"]), "elsewhere.example")
 
 
-def test_certificates_say_who_they_are_for_and_use_a_p256_key() -> None:
+def test_certificates_have_their_subject_and_a_p256_key() -> None:
     found = x509.load_pem_x509_certificate(issue(make_authority(), "admin", (), ["system:masters"]).certificate)
     assert found.subject.rfc4514_string() == "CN=admin,O=system:masters"
     key = found.public_key()
@@ -83,7 +83,7 @@ def test_files_are_readable_by_their_owner_only_even_when_they_replace_others(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tls.crt", "tls.key"]
 
 
-def test_a_certificate_lasts_as_long_as_is_asked_and_is_good_for_clocks_that_are_an_hour_late() -> None:
+def test_a_certificate_has_the_given_lifetime_and_tolerates_clocks_an_hour_late() -> None:
     authority = make_authority("CA", make_period(30 * 86_400, now=1_000_000))
     period = read_period(issue(authority, "server", period=make_period(3 * 86_400, now=1_000_000)).certificate)
     assert (period.begins, period.ends) == (1_000_000 - 3600, 1_000_000 + 3 * 86_400)
@@ -91,7 +91,7 @@ def test_a_certificate_lasts_as_long_as_is_asked_and_is_good_for_clocks_that_are
     assert read_period(authority.certificate).ends == 1_000_000 + 30 * 86_400
 
 
-def test_a_bundle_is_taken_apart_whatever_else_is_in_it_and_each_authority_counts_once() -> None:
+def test_split_bundle_skips_other_text_and_duplicates() -> None:
     one, other = make_authority("one").certificate, make_authority("other").certificate
     broken = b"-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n"
     assert split_bundle(b"# ours\n" + one + b"\n" + broken + other + one + broken[:40]) == (one, other)
@@ -115,7 +115,7 @@ def test_the_names_of_a_certificate_are_dns_names_and_addresses() -> None:
     assert read_names(authority.certificate) == frozenset()
 
 
-def test_a_pair_that_a_server_cannot_show_says_why() -> None:
+def test_check_pair_says_why_a_server_cannot_use_a_certificate() -> None:
     authority = make_authority()
     one, other = issue(authority, "one"), issue(authority, "other")
     none = "no certificate with its private key, both as PEM and without a password"
@@ -127,7 +127,7 @@ def test_a_pair_that_a_server_cannot_show_says_why() -> None:
     assert check_pair(Certificate(b"", b"")) == check_pair(Certificate(one.certificate, b"nothing")) == none
 
 
-def test_a_certificate_is_shown_where_no_disk_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_is_loaded_without_a_writable_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     authority = make_authority()
     context = server_context(issue(authority, "server"))
@@ -137,7 +137,7 @@ def test_a_certificate_is_shown_where_no_disk_can_be_written(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("lacks", ["system", "permission"])
-def test_without_files_in_memory_a_folder_does_and_nothing_stays_in_it(
+def test_without_memory_files_a_temporary_directory_is_used_and_removed(
     lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_name: str) -> int:

@@ -29,12 +29,12 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
     ids=["deep", "bomb", "itself", "month", "timestamp", "int", "bool", "cut", "control", "two", "long tag", "tag"],
 )
-def test_what_is_no_document_is_refused_in_one_line(text: str, why: str) -> None:
+def test_an_invalid_document_is_rejected_in_one_line(text: str, why: str) -> None:
     with pytest.raises(BadDocumentError, match=why) as caught:
         parse_yaml(text.encode())
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
 
 
-def test_an_alias_stands_for_what_it_refers_to() -> None:
+def test_an_alias_has_the_value_of_its_anchor() -> None:
     assert parse_yaml(b"a: &x [1, 2]\nb: *x\nc: &y z\nd: *y") == {"a": [1, 2], "b": [1, 2], "c": "z", "d": "z"}

@@ -45,23 +45,23 @@ def test_duration_is_in_the_largest_unit_that_fits(seconds: float, text: str) ->
     assert format_duration(seconds) == text
 
 
-def test_long_list_is_cut() -> None:
+def test_a_long_list_is_truncated() -> None:
     assert join(["a", "b", "c"]) == "a, b, c"
     assert join(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert join([]) == ""
 
 
-def test_one_line_has_no_breaks_and_an_end() -> None:
+def test_one_line_removes_line_breaks_and_truncates() -> None:
     assert one_line("a\nb\t c\x00") == "a b c"
     assert one_line("x" * 20, 10) == "xxxxxxx..."
 
 
-def test_messages_that_differ_in_numbers_only_are_alike() -> None:
+def test_messages_that_differ_only_in_numbers_become_equal() -> None:
     assert without_numbers("needs 1.5 cpu, 3 of 16") == without_numbers("needs 2 cpu, 4 of 16")
     assert without_numbers("a holds 3") != without_numbers("b holds 3")
 
 
-def test_a_number_in_a_name_is_no_amount() -> None:
+def test_numbers_in_names_are_kept() -> None:
     assert without_amounts("Created pod: train-worker-1") != without_amounts("Created pod: train-worker-2")
     assert without_amounts("gpu7 of node1.rack2") == "gpu7 of node1.rack2"
     assert without_amounts("needs 1.5Gi memory, 500m cpu, 3 of 16.") == without_amounts(

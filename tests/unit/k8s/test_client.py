@@ -42,7 +42,7 @@ async def hear(client: Client, count: int = 1, quiet: float = 5.0, since: str = 
     return heard
 
 
-async def test_a_list_follows_its_pages_and_asks_for_no_version() -> None:
+async def test_a_list_reads_all_pages_without_a_resource_version() -> None:
     asked: list[dict[str, str]] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -72,7 +72,7 @@ async def test_a_list_whose_next_page_has_expired_starts_over() -> None:
     assert found.resource_version == 9
 
 
-async def test_a_list_leaves_out_what_no_object_of_its_kind_could_be() -> None:
+async def test_a_list_skips_objects_that_do_not_match_their_kind() -> None:
     async def handle(_: web.Request) -> web.Response:
         return listing(5, [thing("good", 1), {**thing("bad", 2), "spec": "text"}])
 
@@ -85,7 +85,7 @@ async def test_a_list_leaves_out_what_no_object_of_its_kind_could_be() -> None:
     ("code", "error"),
     [(400, Refused), (403, Refused), (404, NotFound), (409, Conflict), (410, Gone), (422, Refused), (302, Refused)],
 )
-async def test_a_status_becomes_its_error(code: int, error: type[ApiError]) -> None:
+async def test_a_status_object_becomes_an_error(code: int, error: type[ApiError]) -> None:
     async def handle(_: web.Request) -> web.Response:
         return refuse(code, reason="Why", message="because")
 
@@ -95,7 +95,7 @@ async def test_a_status_becomes_its_error(code: int, error: type[ApiError]) -> N
     assert (caught.value.status, caught.value.reason, caught.value.message) == (code, "Why", "because")
 
 
-async def test_an_error_that_is_no_status_is_told_by_its_first_line() -> None:
+async def test_an_error_without_a_status_object_has_the_first_line_of_the_body() -> None:
     async def handle(_: web.Request) -> web.Response:
         return web.Response(status=403, text="<html>go away</html>\nmore")
 
@@ -104,7 +104,7 @@ async def test_an_error_that_is_no_status_is_told_by_its_first_line() -> None:
             await client.get(PODS, "p", "ns")
 
 
-async def test_a_read_is_tried_again_and_a_write_is_not() -> None:
+async def test_reads_are_retried_and_writes_are_not() -> None:
     asked: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -119,7 +119,7 @@ async def test_a_read_is_tried_again_and_a_write_is_not() -> None:
     assert asked == ["POST", "GET", "GET"]
 
 
-async def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+async def test_a_truncated_response_to_a_read_is_retried() -> None:
     asked = 0
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -140,7 +140,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-async def test_a_write_on_a_kept_connection_that_breaks_is_sent_once(method: str) -> None:
+async def test_a_write_on_a_broken_keepalive_connection_is_sent_once(method: str) -> None:
     asked: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -158,7 +158,7 @@ async def test_a_write_on_a_kept_connection_that_breaks_is_sent_once(method: str
     assert asked == ["GET", method]
 
 
-async def test_a_write_that_is_not_answered_in_time_is_undecided() -> None:
+async def test_a_write_that_times_out_is_undecided() -> None:
     async def handle(_: web.Request) -> web.Response:
         await asyncio.sleep(3600)
         return web.json_response({})
@@ -169,7 +169,7 @@ async def test_a_write_that_is_not_answered_in_time_is_undecided() -> None:
     assert caught.value.status == 0
 
 
-async def test_nobody_listening_is_undecided() -> None:
+async def test_a_refused_connection_is_undecided() -> None:
     async def handle(_: web.Request) -> web.Response:
         return web.json_response({})
 
@@ -181,7 +181,7 @@ async def test_nobody_listening_is_undecided() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1, 25])
-async def test_while_the_server_asks_for_time_no_write_starts_and_reads_go_on(seconds: int) -> None:
+async def test_retry_after_delays_all_writes_and_no_reads(seconds: int) -> None:
     asked: list[tuple[str, float]] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -205,7 +205,7 @@ async def test_while_the_server_asks_for_time_no_write_starts_and_reads_go_on(se
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_server_that_asks_for_no_time_at_all_is_not_hammered(method: str) -> None:
+async def test_retry_after_zero_still_waits_a_moment(method: str) -> None:
     asked = 0
 
     async def handle(_: web.Request) -> web.Response:
@@ -224,7 +224,7 @@ async def test_a_server_that_asks_for_no_time_at_all_is_not_hammered(method: str
         await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_who_does_not_wait_hears_of_too_many_at_once() -> None:
+async def test_without_wait_a_429_is_raised_at_once() -> None:
     async def handle(_: web.Request) -> web.Response:
         return refuse(429, retry_after="30")
 
@@ -237,7 +237,7 @@ async def test_who_does_not_wait_hears_of_too_many_at_once() -> None:
         assert client._paused_until == 0
 
 
-async def test_a_server_that_asks_for_too_much_time_gets_an_error() -> None:
+async def test_a_retry_after_beyond_the_timeout_is_raised() -> None:
     async def handle(_: web.Request) -> web.Response:
         return web.json_response(status(429, retryAfterSeconds=3600), status=429)
 
@@ -246,7 +246,7 @@ async def test_a_server_that_asks_for_too_much_time_gets_an_error() -> None:
             await client.get(PODS, "p", "ns")
 
 
-async def test_no_more_writes_than_allowed_are_under_way() -> None:
+async def test_writes_in_flight_are_limited() -> None:
     now, most = 0, 0
 
     async def handle(_: web.Request) -> web.Response:
@@ -282,7 +282,7 @@ class Rotating:
 
 
 @pytest.mark.parametrize("good", [2, 3])
-async def test_credentials_that_are_refused_are_renewed_once(good: int) -> None:
+async def test_refused_credentials_are_renewed_once(good: int) -> None:
     async def handle(request: web.Request) -> web.Response:
         accepted = request.headers["Authorization"] == f"Bearer {good}"
         return web.json_response({}) if accepted else refuse(401, reason="Unauthorized")
@@ -297,7 +297,7 @@ async def test_credentials_that_are_refused_are_renewed_once(good: int) -> None:
     assert credential.made == 2
 
 
-async def test_credentials_that_cannot_be_had_refuse_the_request_in_one_line() -> None:
+async def test_missing_credentials_refuse_the_request_in_one_line() -> None:
     class Broken(Rotating):
         async def access(self) -> Access:
             raise ConfigError("users[me].user.exec.command: no program")
@@ -318,7 +318,7 @@ async def test_bodies_of_megabytes_are_sent() -> None:
         assert await client.create(PODS, {"data": "x" * 3_000_000}, "ns") == {"length": 3_000_000}
 
 
-async def test_the_server_tells_its_version_and_time() -> None:
+async def test_server_version_and_server_time() -> None:
     async def handle(_: web.Request) -> web.Response:
         headers = {"Date": "Thu, 01 Jan 1970 01:00:00 GMT"}
         return web.json_response({"gitVersion": "v1.35.0"}, headers=headers)
@@ -328,7 +328,7 @@ async def test_the_server_tells_its_version_and_time() -> None:
         assert await client.server_time() == 3600
 
 
-async def test_a_watch_reads_lines_however_they_are_cut() -> None:
+async def test_a_watch_reads_lines_in_chunks_of_any_size() -> None:
     whole = b"".join(line("ADDED", thing(f"t{n}", n + 2)) for n in range(20))
     script = Script()
     script.watches = [then_silence(*(whole[at : at + 37] for at in range(0, len(whole), 37)))]
@@ -347,7 +347,7 @@ async def test_a_watch_reads_lines_of_megabytes() -> None:
     assert second.type == "MODIFIED"
 
 
-async def test_a_list_whose_pages_never_end_is_given_up() -> None:
+async def test_a_list_with_a_repeated_continue_token_is_given_up() -> None:
     async def answer(_request: web.Request) -> web.Response:
         return listing(5, [thing("a", 1)], following="again")
 
@@ -356,7 +356,7 @@ async def test_a_list_whose_pages_never_end_is_given_up() -> None:
             await client.list(PODS, type=RawObject)
 
 
-async def test_a_watch_with_a_line_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_with_an_endless_line_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "LONGEST_LINE", 100_000)
     script = Script()
     script.watches = [then_silence(line("ADDED", thing("big", 2, data="x" * 1_000_000))[:-1])]
@@ -365,7 +365,7 @@ async def test_a_watch_with_a_line_that_never_ends_is_given_up(monkeypatch: pyte
             await hear(client, 1)
 
 
-async def test_bookmarks_need_not_be_whole_objects() -> None:
+async def test_bookmarks_need_metadata_only() -> None:
     script = Script()
     script.watches = [then_silence(bookmark(9))]
     async with client_of(script) as client, aclosing(client.watch(PODS, type=PodObject, since="1")) as watch:
@@ -374,7 +374,7 @@ async def test_bookmarks_need_not_be_whole_objects() -> None:
     assert event.object.metadata.resource_version == "9"
 
 
-async def test_an_event_of_an_impossible_object_keeps_its_name_alone() -> None:
+async def test_an_event_of_an_invalid_object_keeps_its_metadata() -> None:
     script = Script()
     script.watches = [then_silence(line("ADDED", {**thing("odd", 2), "spec": []}) + line("ADDED", thing("good", 3)))]
     async with client_of(script) as client:
@@ -397,7 +397,7 @@ async def test_an_error_event_is_raised(code: int, error: type[ApiError], kind: 
 
 
 @pytest.mark.parametrize("rest", [b'{"type":"ADDED","object":{"meta\n', b"<html>\n", b'{"type":"ERROR","object":1}\n'])
-async def test_a_garbled_line_breaks_the_watch(rest: bytes) -> None:
+async def test_an_invalid_line_ends_the_watch(rest: bytes) -> None:
     script = Script()
     script.watches = [rest]
     async with client_of(script) as client:
@@ -405,7 +405,7 @@ async def test_a_garbled_line_breaks_the_watch(rest: bytes) -> None:
             await hear(client)
 
 
-async def test_a_connection_that_breaks_within_a_line_breaks_the_watch() -> None:
+async def test_a_connection_that_breaks_within_a_line_ends_the_watch() -> None:
     script = Script()
     script.watches = [then_reset(line("ADDED", thing("t", 2)) + b'{"type":"ADDED","ob')]
     async with client_of(script) as client:
@@ -414,7 +414,7 @@ async def test_a_connection_that_breaks_within_a_line_breaks_the_watch() -> None
 
 
 @pytest.mark.parametrize("headers", [True, False])
-async def test_a_watch_that_stalls_is_given_up(headers: bool) -> None:
+async def test_a_stalled_watch_is_given_up(headers: bool) -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         if headers:
@@ -429,7 +429,7 @@ async def test_a_watch_that_stalls_is_given_up(headers: bool) -> None:
         assert time.monotonic() - begun < 60
 
 
-async def test_a_watch_that_is_refused_says_why() -> None:
+async def test_a_refused_watch_raises_its_error() -> None:
     async def handle(_: web.Request) -> web.Response:
         return refuse(403, message="not you")
 
@@ -438,7 +438,7 @@ async def test_a_watch_that_is_refused_says_why() -> None:
             await hear(client)
 
 
-async def test_nodes_are_asked_for_without_a_namespace() -> None:
+async def test_paths_of_cluster_scoped_objects_have_no_namespace() -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.json_response({"path": request.path})
 

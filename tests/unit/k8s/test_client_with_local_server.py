@@ -49,7 +49,7 @@ async def test_objects_are_created_read_changed_and_deleted() -> None:
             await client.get(PODS, "p", "default")
 
 
-async def test_errors_of_the_server_are_told_in_its_words() -> None:
+async def test_errors_have_the_message_of_the_server() -> None:
     async with local_client() as (client, _):
         await client.create(PODS, pod("p"), "default")
         with pytest.raises(Conflict, match="already exists") as conflict:
@@ -82,7 +82,7 @@ async def test_lists_are_paged_and_watches_go_on_from_them() -> None:
         assert heard[-1] == ("DELETED", "late")
 
 
-async def test_a_watch_from_a_forgotten_version_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_from_a_compacted_version_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with local_client() as (client, api):
         await client.create(PODS, pod("p"), "default")
         monkeypatch.setattr(api.registry.store._resources["pods"], "compacted", 10)
@@ -128,7 +128,7 @@ async def test_an_informer_ends_up_with_what_the_server_has() -> None:
     assert told == {key: found.metadata.uid for key, found in informer.objects.items()}
 
 
-async def test_a_quiet_informer_passes_a_revision_of_another_kind_at_once() -> None:
+async def test_a_quiet_informer_reaches_a_revision_of_another_kind_at_once() -> None:
     async with local_client() as (client, _):
         informer = Informer(client, NODES, RawObject, lambda _: None)
         running = asyncio.create_task(informer.run())

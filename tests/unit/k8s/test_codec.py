@@ -31,7 +31,7 @@ def as_bytes(text: str) -> bytes:
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
-def test_a_list_leaves_out_an_object_that_cannot_be_read_and_says_so(odd: str) -> None:
+def test_a_list_skips_and_logs_an_object_that_cannot_be_decoded(odd: str) -> None:
     body = b'{"metadata":{"resourceVersion":"9"},"items":[' + as_bytes(",".join((GOOD, odd, GOOD))) + b"]}"
     with capture_logs() as logs:
         page = read_page(body, RawObject)
@@ -40,7 +40,7 @@ def test_a_list_leaves_out_an_object_that_cannot_be_read_and_says_so(odd: str) -
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
-def test_a_watch_goes_on_behind_an_object_that_cannot_be_read(odd: str) -> None:
+def test_a_watch_continues_after_an_object_that_cannot_be_decoded(odd: str) -> None:
     lines = as_bytes("\n".join('{"type":"ADDED","object":' + found + "}" for found in (GOOD, odd, GOOD)))
     events = read_events(lines, RawObject)
     known = [event.object.metadata.name for event in events if event.type != UNREADABLE]
@@ -58,12 +58,12 @@ def test_a_watch_goes_on_behind_an_object_that_cannot_be_read(odd: str) -> None:
     ],
     ids=["bytes", "deep", "cut", "deep and cut", "a text that never ends"],
 )
-def test_an_answer_that_cannot_be_read_is_undecided(data: bytes) -> None:
+def test_an_invalid_response_is_undecided(data: bytes) -> None:
     with pytest.raises(Undecided, match="sent invalid data"):
         read_object(data, RawObject)
 
 
-def test_a_bookmark_without_metadata_is_passed_over() -> None:
+def test_a_bookmark_without_metadata_is_skipped() -> None:
     lines = b'{"type":"BOOKMARK","object":{}}\n{"type":"ADDED","object":%b}' % GOOD.encode()
     assert [event.type for event in read_events(lines, RawObject)] == ["ADDED"]
 
@@ -73,7 +73,7 @@ def test_a_bookmark_without_metadata_is_passed_over() -> None:
     [("9" * 400, {}, 60.0), (None, {"retryAfterSeconds": 1e300}, 60.0), (None, {"retryAfterSeconds": -5}, 0.0)],
     ids=["header", "status", "negative"],
 )
-def test_no_server_may_ask_for_a_pause_without_end(header: str | None, details: dict[str, Any], seconds: float) -> None:
+def test_retry_after_is_capped(header: str | None, details: dict[str, Any], seconds: float) -> None:
     error = read_error(429, json.dumps({"details": details}).encode(), header)
     assert error.retry_after == seconds
 
@@ -81,13 +81,13 @@ def test_no_server_may_ask_for_a_pause_without_end(header: str | None, details: 
 @pytest.mark.parametrize(
     "data", [b'{"message":"a\\nb"}', b"a\x00b\xff", b"[" * 5000], ids=["a line break", "control", "deep"]
 )
-def test_an_error_is_told_in_one_line(data: bytes) -> None:
+def test_an_error_message_is_one_line(data: bytes) -> None:
     error: ApiError = read_error(500, data, None)
     assert error.message
     assert error.message.isprintable()
 
 
-def test_a_node_with_an_impossible_taint_is_left_out() -> None:
+def test_a_node_with_an_invalid_taint_is_skipped() -> None:
     node = {**thing("n", 1), "spec": {"taints": [{"key": {}, "effect": "NoSchedule"}]}}
     page = read_page(json.dumps({"metadata": {}, "items": [node]}).encode(), NodeObject)
     assert page.items == []

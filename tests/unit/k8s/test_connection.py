@@ -69,12 +69,12 @@ def problem(path: Path, **more: Any) -> str:
 # -- files and contexts
 
 
-def test_without_any_cluster_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
+def test_without_a_cluster_the_error_lists_how_to_name_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"--kubeconfig.*KUBECONFIG.*{tmp_path}/home/.kube/config"):
         load_connection()
 
 
-def test_the_order_is_flag_variable_pod_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precedence_is_flag_environment_pod_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "home/.kube/config", name="home", current="home")
     assert load_connection().server == "https://home.example.org:6443"
     account(tmp_path, monkeypatch)
@@ -85,7 +85,7 @@ def test_the_order_is_flag_variable_pod_home(tmp_path: Path, monkeypatch: pytest
     assert load_connection(write(tmp_path / "flag", name="flag", current="flag")).server.startswith("https://flag.")
 
 
-def test_several_files_are_merged_and_the_first_to_name_something_wins(
+def test_files_are_merged_and_the_first_definition_of_a_name_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write(tmp_path / "first", {"token": "1"}, name="a", current="")
@@ -106,7 +106,7 @@ def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
     assert problem(tmp_path / "none") == f"{tmp_path}/none: No such file or directory"
 
 
-def test_nulls_are_as_good_as_nothing(tmp_path: Path) -> None:
+def test_null_means_not_set(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(
         "current-context: c\nusers: null\nclusters: [{name: c, cluster: {server: 'http://h/', proxy-url: null}}]\n"
@@ -127,7 +127,7 @@ def test_nulls_are_as_good_as_nothing(tmp_path: Path) -> None:
         ("current-context: x", 'current-context: no context "x"; there is none'),
     ],
 )
-def test_a_bad_file_is_told_of_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_file_is_reported_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     line = problem(path)
@@ -135,7 +135,7 @@ def test_a_bad_file_is_told_of_in_one_line(tmp_path: Path, text: str, said: str)
     assert said in line
 
 
-def test_names_that_lead_nowhere_are_told_with_those_that_do(tmp_path: Path) -> None:
+def test_unknown_names_are_reported_with_the_known_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "config")
     assert problem(path, context="d") == f'{path}: --context: no context "d"; there is c'
     found = yaml.safe_load(path.read_text())
@@ -207,7 +207,7 @@ async def test_a_token_file_is_read_again_each_minute_or_when_refused(
 
 
 @pytest.mark.parametrize("content", ["", None])
-async def test_a_token_file_without_a_token_is_told_of(tmp_path: Path, content: str | None) -> None:
+async def test_a_token_file_without_a_token_is_reported(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "token").write_text(content)
     found = load_connection(write(tmp_path / "config", {"tokenFile": "token"}))
@@ -228,7 +228,7 @@ def account(folder: Path, monkeypatch: pytest.MonkeyPatch, host: str = "10.0.0.1
     return place
 
 
-async def test_in_a_pod_its_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_a_pod_the_service_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account(tmp_path, monkeypatch, "fd00::1")
     found = load_connection()
     assert (found.server, found.namespace) == ("https://[fd00::1]:443", "team")
@@ -237,7 +237,7 @@ async def test_in_a_pod_its_account_is_used(tmp_path: Path, monkeypatch: pytest.
     assert found.ssl.verify_mode == ssl.CERT_REQUIRED
 
 
-def test_a_pod_without_an_authority_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_without_a_ca_certificate_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = account(tmp_path, monkeypatch)
     (place / "ca.crt").write_text("nothing")
     with pytest.raises(ConfigError, match=f"{place}/ca.crt: not a PEM certificate"):
@@ -266,7 +266,7 @@ def test_a_pod_without_an_authority_is_told_of(tmp_path: Path, monkeypatch: pyte
         ("https://localhost:6443", "", {"HTTPS_PROXY": "http://p"}, None),
     ],
 )
-def test_the_proxy_is_the_named_one_or_that_of_the_environment(
+def test_the_proxy_comes_from_the_kubeconfig_or_the_environment(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     server: str,
@@ -321,7 +321,7 @@ async def test_certificates_are_taken_from_data_and_from_files_beside_the_kubeco
     assert await ask(tmp_path, files, {"certificate-authority": "ca.pem"}) == "admin/"
 
 
-async def test_a_server_of_another_authority_is_not_spoken_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_of_another_authority_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.k8s.client._RETRIES", 0)
     other = {"certificate-authority-data": b64(make_authority().certificate)}
     with pytest.raises(Undecided, match="CERTIFICATE_VERIFY_FAILED"):
@@ -329,9 +329,7 @@ async def test_a_server_of_another_authority_is_not_spoken_to(tmp_path: Path, mo
     assert await ask(tmp_path, {"token": "t"}, {"insecure-skip-tls-verify": True}) == "t"
 
 
-async def test_the_name_in_the_certificate_may_be_another_than_the_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tls_server_name_may_differ_from_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.k8s.client._RETRIES", 0)
     with pytest.raises(Undecided, match="CERTIFICATE_VERIFY_FAILED"):
         await ask(tmp_path, {"token": "t"}, TRUST, "api.example.org")
@@ -349,7 +347,7 @@ def test_keys_leave_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(place.iterdir()) == []
 
 
-def test_keys_need_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_loaded_without_a_writable_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     user = {"client-certificate-data": b64(ADMIN.certificate), "client-key-data": b64(ADMIN.key)}
     assert load_connection(write(tmp_path / "config", user, TRUST)).ssl is not None
@@ -383,7 +381,7 @@ def calls(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", [V1, V1BETA1])
-async def test_a_plugin_is_run_once_and_told_what_it_wants_to_know(tmp_path: Path, version: str) -> None:
+async def test_a_plugin_runs_once_and_gets_the_cluster_information(tmp_path: Path, version: str) -> None:
     run = plugin(tmp_path, {"token": "secret"}, version)
     run |= {"args": ["get", "token"], "env": [{"name": "GIVEN", "value": "yes"}], "provideClusterInfo": True}
     extension = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]
@@ -409,7 +407,7 @@ async def test_a_plugin_is_run_once_and_told_what_it_wants_to_know(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("minutes", "runs"), [(60, 1), (-1, 2), (0, 2)])
-async def test_a_plugin_is_run_again_when_what_it_said_expires(tmp_path: Path, minutes: int, runs: int) -> None:
+async def test_a_plugin_runs_again_when_its_credential_expires(tmp_path: Path, minutes: int, runs: int) -> None:
     until = (datetime.now(UTC) + timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
     run = plugin(tmp_path, {"token": "secret", "expirationTimestamp": until})
     found = load_connection(write(tmp_path / "config", {"exec": run}))
@@ -418,7 +416,7 @@ async def test_a_plugin_is_run_again_when_what_it_said_expires(tmp_path: Path, m
     assert len(calls(tmp_path)) == runs
 
 
-async def test_a_plugin_is_run_again_when_what_it_said_is_refused(tmp_path: Path) -> None:
+async def test_a_plugin_runs_again_when_its_credential_is_refused(tmp_path: Path) -> None:
     found = load_connection(write(tmp_path / "config", {"exec": plugin(tmp_path, {"token": "secret"})}))
     first = await found.access()
     assert found.renew(first)
@@ -428,7 +426,7 @@ async def test_a_plugin_is_run_again_when_what_it_said_is_refused(tmp_path: Path
     assert len(calls(tmp_path)) == 2
 
 
-async def test_a_plugin_may_give_a_certificate(tmp_path: Path) -> None:
+async def test_a_plugin_may_return_a_certificate(tmp_path: Path) -> None:
     given = {"clientCertificateData": ADMIN.certificate.decode(), "clientKeyData": ADMIN.key.decode()}
     assert await ask(tmp_path, {"exec": plugin(tmp_path, given)}, TRUST) == "admin/"
 
@@ -444,7 +442,7 @@ async def test_a_plugin_may_give_a_certificate(tmp_path: Path) -> None:
         ({"clientCertificateData": "x", "clientKeyData": "y"}, "", "client-certificate: not a PEM certificate"),
     ],
 )
-async def test_a_plugin_that_says_nothing_useful_is_told_of_in_one_line(
+async def test_unusable_output_of_a_plugin_is_reported_in_one_line(
     tmp_path: Path, status_: Any, body: str, said: str
 ) -> None:
     run = plugin(tmp_path, status_, body=body)
@@ -456,13 +454,13 @@ async def test_a_plugin_that_says_nothing_useful_is_told_of_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-async def test_a_plugin_of_another_version_is_told_of(tmp_path: Path) -> None:
+async def test_a_plugin_of_another_api_version_is_reported(tmp_path: Path) -> None:
     run = plugin(tmp_path, {"token": "t"}, V1BETA1) | {"apiVersion": V1}
     with pytest.raises(ConfigError, match=f"printed {V1BETA1} ExecCredential, not {V1} ExecCredential"):
         await load_connection(write(tmp_path / "config", {"exec": run})).headers()
 
 
-async def test_a_plugin_that_is_not_there_is_told_of_with_its_hint(tmp_path: Path) -> None:
+async def test_a_missing_plugin_is_reported_with_its_install_hint(tmp_path: Path) -> None:
     run = {"apiVersion": V1, "command": "no-such-plugin", "installHint": "Install it:\n  brew install it"}
     path = write(tmp_path / "config", {"exec": run})
     with pytest.raises(ConfigError) as caught:
@@ -472,21 +470,21 @@ async def test_a_plugin_that_is_not_there_is_told_of_with_its_hint(tmp_path: Pat
     )
 
 
-async def test_a_plugin_that_must_ask_people_needs_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interactive_plugin_needs_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     run = plugin(tmp_path, {"token": "t"}) | {"interactiveMode": "Always"}
     with pytest.raises(ConfigError, match=r"exec\.interactiveMode: Always, but .* has no terminal"):
         await load_connection(write(tmp_path / "config", {"exec": run})).headers()
 
 
-async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plugin_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "_TIMEOUT", 0.2)
     run = plugin(tmp_path, {"token": "t"}, body="import time; time.sleep(3600)")
     with pytest.raises(ConfigError, match="was not done in"):
         await load_connection(write(tmp_path / "config", {"exec": run})).headers()
 
 
-async def test_a_client_says_what_is_wrong_with_its_credentials(tmp_path: Path) -> None:
+async def test_a_request_fails_with_the_problem_of_its_credentials(tmp_path: Path) -> None:
     run = {"apiVersion": V1, "command": "no-such-plugin"}
     async with Client(load_connection(write(tmp_path / "config", {"exec": run}))) as client:
         with pytest.raises(Refused, match='no program "no-such-plugin"'):
@@ -516,7 +514,7 @@ async def test_a_connection_can_be_made_by_hand() -> None:
     ],
     ids=["bracket", "port", "space", "proxy", "line break", "letters", "NUL"],
 )
-def test_values_that_cannot_be_used_are_refused_by_their_field(
+def test_unusable_values_are_reported_with_their_field(
     tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], field: str
 ) -> None:
     assert f".{field}: " in problem(write(tmp_path / "config", user, cluster))
@@ -529,12 +527,12 @@ def test_a_file_that_would_overflow_the_stack_is_refused(tmp_path: Path) -> None
     )
 
 
-def test_names_of_a_file_are_shown_on_one_line(tmp_path: Path) -> None:
+def test_names_in_a_file_are_shown_on_one_line(tmp_path: Path) -> None:
     assert problem(write(tmp_path / "config", name="a\nb", current="c")).endswith('no context "c"; there is a b')
 
 
 @pytest.mark.parametrize("token", [b"\xff", b"a b", b"a\x00"], ids=["bytes", "two words", "NUL"])
-async def test_a_token_file_with_something_else_in_it_is_refused(tmp_path: Path, token: bytes) -> None:
+async def test_a_token_file_with_other_content_is_refused(tmp_path: Path, token: bytes) -> None:
     (tmp_path / "token").write_bytes(token)
     connection = load_connection(write(tmp_path / "config", {"tokenFile": "token"}))
     with pytest.raises(ConfigError, match="it must hold a bearer token"):
@@ -550,7 +548,7 @@ async def test_a_token_file_with_something_else_in_it_is_refused(tmp_path: Path,
     ],
     ids=["deep", "bytes", "line break"],
 )
-async def test_garbage_of_a_plugin_is_refused_in_one_line(tmp_path: Path, said: bytes, why: str) -> None:
+async def test_invalid_output_of_a_plugin_is_refused_in_one_line(tmp_path: Path, said: bytes, why: str) -> None:
     version = "client.authentication.k8s.io/v1"
     (tmp_path / "said").write_bytes(said.replace(b"%b", version.encode()))
     plan = {"apiVersion": version, "command": "cat", "args": [str(tmp_path / "said")], "interactiveMode": "Never"}
@@ -559,7 +557,7 @@ async def test_garbage_of_a_plugin_is_refused_in_one_line(tmp_path: Path, said: 
     assert str(caught.value).isprintable()
 
 
-async def test_what_no_program_can_be_given_is_refused(tmp_path: Path) -> None:
+async def test_arguments_that_cannot_be_passed_to_a_program_are_refused(tmp_path: Path) -> None:
     plan = {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": ["a\x00b"]}
     with pytest.raises(ConfigError, match=r"exec\.args"):
         await load_connection(write(tmp_path / "config", {"exec": {**plan, "interactiveMode": "Never"}})).access()

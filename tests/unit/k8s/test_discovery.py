@@ -38,7 +38,7 @@ PLAIN: dict[str, Json] = {
 }
 
 
-async def test_an_old_server_is_asked_group_by_group_and_a_broken_group_is_absent() -> None:
+async def test_without_aggregated_discovery_groups_are_read_one_by_one_and_a_broken_one_is_absent() -> None:
     asked: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -55,7 +55,7 @@ async def test_an_old_server_is_asked_group_by_group_and_a_broken_group_is_absen
     assert "/apis/broken.example.org/v1" in asked
 
 
-async def test_a_new_server_is_asked_twice_and_its_order_of_versions_is_kept() -> None:
+async def test_aggregated_discovery_takes_two_requests_and_keeps_the_order_of_versions() -> None:
     asked: list[str] = []
 
     def resource(plural: str, kind: str, scope: str = "Namespaced") -> Json:
@@ -96,7 +96,7 @@ async def test_a_server_without_groups_serves_the_core_alone() -> None:
     assert set(served.resources) == {PODS, POD_STATUS, NODES}
 
 
-async def test_what_is_no_discovery_is_an_error() -> None:
+async def test_an_invalid_discovery_response_is_an_error() -> None:
     async def handle(_: web.Request) -> web.Response:
         return web.Response(text="<html>")
 

@@ -58,7 +58,7 @@ async def read(client: Client, expected: Callable[[Sequence[Json]], bool]) -> li
     return list(await until(ask))
 
 
-async def test_event_says_about_what_by_whom_and_when() -> None:
+async def test_an_event_has_its_object_source_and_times() -> None:
     async with local() as (client, recorder):
         recorder.record(POD, "Warning", "FailedScheduling", "needs 8 GPUs")
         (event,) = await read(client, lambda found: len(found) == 1)
@@ -77,7 +77,7 @@ async def test_event_says_about_what_by_whom_and_when() -> None:
     assert event["reportingInstance"] == "me"
 
 
-async def test_repeat_raises_the_count_and_shows_the_newest_numbers() -> None:
+async def test_a_repeated_event_raises_the_count_and_has_the_newest_message() -> None:
     async with local() as (client, recorder):
         recorder.record(POD, "Warning", "FailedScheduling", "short by 7 GPUs")
         await read(client, lambda found: len(found) == 1)
@@ -87,7 +87,7 @@ async def test_repeat_raises_the_count_and_shows_the_newest_numbers() -> None:
         assert event["message"] == "short by 5 GPUs"
 
 
-async def test_other_words_reasons_and_objects_are_other_events() -> None:
+async def test_other_messages_reasons_and_objects_are_other_events() -> None:
     async with local() as (client, recorder):
         recorder.record(POD, "Warning", "FailedScheduling", "paused")
         recorder.record(POD, "Warning", "FailedScheduling", "no queue")
@@ -97,7 +97,7 @@ async def test_other_words_reasons_and_objects_are_other_events() -> None:
         assert [event["count"] for event in found] == [1, 1, 1, 1]
 
 
-async def test_event_that_has_expired_is_written_anew() -> None:
+async def test_an_expired_event_is_created_again() -> None:
     async with local() as (client, recorder):
         recorder.record(POD, "Normal", "Scheduled", "x")
         (event,) = await read(client, lambda found: len(found) == 1)
@@ -127,7 +127,7 @@ async def test_object_without_a_namespace_has_its_events_in_default() -> None:
         assert "namespace" not in event["involvedObject"]
 
 
-async def test_flood_drives_out_the_oldest_and_is_counted() -> None:
+async def test_above_capacity_the_oldest_events_are_dropped_and_counted() -> None:
     numbers = Numbers()
     bodies: list[Json] = []
 
@@ -146,7 +146,7 @@ async def test_flood_drives_out_the_oldest_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize("code", [403, 404, 422])
-async def test_event_that_is_refused_is_dropped_and_the_next_one_is_written(code: int) -> None:
+async def test_a_refused_event_is_dropped_and_the_next_one_is_written(code: int) -> None:
     numbers = Numbers()
     seen: list[str] = []
 
@@ -197,9 +197,7 @@ class Moody:
 
 @pytest.mark.parametrize(("code", "reason"), [(500, ""), (503, ""), (429, ""), (409, "Conflict")])
 @pytest.mark.parametrize("landed", [False, True])
-async def test_event_that_meets_a_passing_fault_is_written_once_it_is_over(
-    code: int, reason: str, landed: bool, soon: None
-) -> None:
+async def test_an_event_is_retried_after_a_transient_error(code: int, reason: str, landed: bool, soon: None) -> None:
     server, numbers = Moody(*[code] * 3, reason=reason, landed=landed), Numbers()
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: NOW, numbers, rate_limiter=unlimited())
@@ -212,7 +210,7 @@ async def test_event_that_meets_a_passing_fault_is_written_once_it_is_over(
     assert not numbers.dropped
 
 
-async def test_repeat_that_meets_a_passing_fault_is_counted_once(soon: None) -> None:
+async def test_a_repeat_that_is_retried_is_counted_once(soon: None) -> None:
     server = Moody()
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
@@ -228,7 +226,7 @@ async def test_repeat_that_meets_a_passing_fault_is_counted_once(soon: None) -> 
 
 
 @pytest.mark.parametrize(("landed", "asked"), [(False, 2), (True, 3)], ids=["not written", "answer lost"])
-async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it(landed: bool, asked: int) -> None:
+async def test_a_repeat_of_an_event_that_is_being_retried_is_written_with_it(landed: bool, asked: int) -> None:
     server = Moody(500, landed=landed)
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
@@ -241,7 +239,7 @@ async def test_repeat_of_an_event_that_waits_to_be_tried_again_waits_with_it(lan
     assert [(one["count"], one["message"]) for one in server.events.values()] == [(2, "2 of 3")]
 
 
-async def test_event_is_tried_for_no_longer_than_it_would_be_kept(soon: None) -> None:
+async def test_an_event_is_retried_for_an_hour_at_most(soon: None) -> None:
     server, numbers, now = Moody(*[500] * 1000), Numbers(), [NOW]
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: now[0], numbers, rate_limiter=unlimited())
@@ -254,7 +252,7 @@ async def test_event_is_tried_for_no_longer_than_it_would_be_kept(soon: None) ->
     assert numbers.dropped == {"late": 1}
 
 
-async def test_of_too_many_that_fail_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_too_many_failing_events_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "_MAX_RETRYING", 3)
     server, numbers = Moody(*[500] * 10), Numbers()
     async with client_of(server.answer) as client:
@@ -266,7 +264,7 @@ async def test_of_too_many_that_fail_the_oldest_are_dropped(monkeypatch: pytest.
     assert numbers.dropped == {"full": 7}
 
 
-async def test_events_go_out_no_faster_than_allowed() -> None:
+async def test_the_rate_of_events_is_limited() -> None:
     written: list[Json] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -283,7 +281,7 @@ async def test_events_go_out_no_faster_than_allowed() -> None:
     assert asyncio.get_running_loop().time() - begun > 0.25  # 20 at once, 6 more at 20 a second
 
 
-async def test_message_is_one_line_that_the_api_takes() -> None:
+async def test_a_message_is_one_line_that_the_api_accepts() -> None:
     async with local() as (client, recorder):
         recorder.record(
             reference_to(PODS, Meta(name="p", namespace="default", uid="u")), "Normal", "R", "a\nb" + "c" * 5000
@@ -293,7 +291,7 @@ async def test_message_is_one_line_that_the_api_takes() -> None:
         assert len(event["message"]) < 1024
 
 
-async def test_namespace_whose_events_hang_keeps_those_of_no_other_waiting() -> None:
+async def test_slow_events_of_one_namespace_do_not_delay_those_of_others() -> None:
     written: list[str] = []
     over = asyncio.Event()
 
@@ -316,7 +314,7 @@ async def test_namespace_whose_events_hang_keeps_those_of_no_other_waiting() -> 
             await until(lambda: len(written) == 9)
 
 
-async def test_of_an_event_that_fails_and_its_repeat_the_newest_is_told_and_both_are_counted(soon: None) -> None:
+async def test_an_event_that_fails_is_merged_with_its_repeat(soon: None) -> None:
     server, first = Moody(500), asyncio.Event()
 
     async def handle(request: web.Request) -> web.Response:
@@ -335,7 +333,7 @@ async def test_of_an_event_that_fails_and_its_repeat_the_newest_is_told_and_both
     assert [(one["count"], one["message"]) for one in server.events.values()] == [(2, "2 of 3")]
 
 
-async def test_event_that_nobody_wrote_for_hours_is_not_news() -> None:
+async def test_an_event_that_waited_for_hours_is_dropped() -> None:
     server, numbers, now = Moody(), Numbers(), [NOW]
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: now[0], numbers, rate_limiter=unlimited())

@@ -29,7 +29,7 @@ async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_service_that_is_well_says_so_in_every_way() -> None:
+async def test_a_healthy_service_answers_all_endpoints() -> None:
     async with Service().health().serving("127.0.0.1:0") as port:
         assert await ask(port, "/health") == (200, '{"service":"gpu-scheduler","status":"healthy"}')
         assert await ask(port, "/healthz") == (200, "ok")
@@ -37,7 +37,7 @@ async def test_service_that_is_well_says_so_in_every_way() -> None:
         assert await ask(port, "/metrics") == (200, "things 3\n")
 
 
-async def test_service_that_is_not_ready_is_healthy_all_the_same() -> None:
+async def test_a_service_that_is_not_ready_is_healthy() -> None:
     service = Service()
     service.ready = False
     async with service.health().serving("127.0.0.1:0") as port:
@@ -45,7 +45,7 @@ async def test_service_that_is_not_ready_is_healthy_all_the_same() -> None:
         assert (await ask(port, "/health"))[0] == 200
 
 
-async def test_service_that_is_not_well_is_not_ready_either() -> None:
+async def test_an_unhealthy_service_is_not_ready() -> None:
     service = Service()
     service.well = False
     async with service.health().serving("127.0.0.1:0") as port:
@@ -63,7 +63,7 @@ async def test_other_paths_and_methods_are_answered_in_json() -> None:
         assert (await ask(port, "/health", "POST"))[0] == 405
 
 
-async def test_address_in_use_is_told_in_one_line() -> None:
+async def test_an_address_in_use_is_reported_in_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -83,6 +83,6 @@ def test_address_is_a_port_with_or_without_a_host(text: str, found: tuple[str | 
 
 
 @pytest.mark.parametrize("text", ["", "8080", "host", ":", ":x", ":70000", ":-1", "::1:80"])
-def test_address_that_makes_no_sense_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a port"):
         split_address(text)

@@ -89,7 +89,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_list_and_what_follows_are_told_once() -> None:
+async def test_a_list_and_the_events_after_it_are_reported_once() -> None:
     script, told = Script((10, [thing("a", 3), thing("b", 4)])), Told()
     script.watches = [
         then_silence(
@@ -115,7 +115,7 @@ async def test_a_list_and_what_follows_are_told_once() -> None:
     assert not told.missed
 
 
-async def test_after_gone_a_list_tells_what_was_deleted_meanwhile() -> None:
+async def test_after_410_a_list_shows_what_was_deleted_meanwhile() -> None:
     script = Script((10, [thing("a", 3), thing("b", 4)]), (20, [thing("b", 15), thing("c", 16)]))
     script.watches = [GONE]
     told = Told()
@@ -126,7 +126,7 @@ async def test_after_gone_a_list_tells_what_was_deleted_meanwhile() -> None:
     assert script.since[0] == 10
 
 
-async def test_gone_as_an_answer_is_as_good_as_gone_as_an_event() -> None:
+async def test_a_410_response_is_handled_like_a_410_event() -> None:
     script = Script((10, [thing("a", 3)]), (20, []))
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -139,7 +139,7 @@ async def test_gone_as_an_answer_is_as_good_as_gone_as_an_event() -> None:
         assert not informer.objects
 
 
-async def test_lists_that_are_gone_at_once_become_rarer() -> None:
+async def test_lists_followed_by_410_at_once_are_repeated_with_backoff() -> None:
     script = Script((10, []))
     script.watches = [GONE] * 100
     begun = time.monotonic()
@@ -149,7 +149,7 @@ async def test_lists_that_are_gone_at_once_become_rarer() -> None:
         assert script.listed <= 10 * (time.monotonic() - begun)
 
 
-async def test_a_stalled_watch_is_replaced_and_goes_on_where_it_was() -> None:
+async def test_a_stalled_watch_is_replaced_by_one_from_the_same_revision() -> None:
     script, told = Script((10, [])), Told()
     script.watches = [then_silence(line("ADDED", thing("a", 11))), then_silence(line("ADDED", thing("b", 12)))]
     async with following(script, told, quiet=1.0) as informer:
@@ -229,7 +229,7 @@ async def test_repeated_and_reordered_events_end_in_the_same_state(seed: int) ->
     assert told.copy == informer.objects
 
 
-async def test_a_list_older_than_what_was_seen_is_not_taken() -> None:
+async def test_a_list_older_than_the_cache_is_ignored() -> None:
     script = Script((10, [thing("a", 3)]), (8, [thing("gone", 2)]), (9, []), (20, [thing("b", 19)]))
     script.watches = [GONE]
     told = Told()
@@ -261,7 +261,7 @@ async def test_an_object_that_leaves_the_selection_may_return() -> None:
     assert [kind for kind, *_ in told.changes] == ["added", "deleted", "added"]
 
 
-async def test_an_object_that_becomes_unreadable_is_gone_until_it_is_mended() -> None:
+async def test_an_object_that_cannot_be_decoded_is_deleted_until_it_can() -> None:
     script, told = Script((10, [thing("a", 9)])), Told()
     script.watches = [
         then_silence(line("MODIFIED", {**thing("a", 11), "spec": "x"}), line("MODIFIED", thing("a", 12))),
@@ -272,7 +272,7 @@ async def test_an_object_that_becomes_unreadable_is_gone_until_it_is_mended() ->
     assert told.changes == [("added", "a", 9), ("deleted", "a", 9), ("added", "a", 12)]
 
 
-async def test_a_bookmark_moves_the_revision_and_changes_nothing() -> None:
+async def test_a_bookmark_advances_the_revision_only() -> None:
     script, told = Script((10, [])), Told()
     script.watches = [bookmark(50)]
     async with following(script, told) as informer:
@@ -282,7 +282,7 @@ async def test_a_bookmark_moves_the_revision_and_changes_nothing() -> None:
     assert told.changes == []
 
 
-async def test_whoever_fails_to_take_changes_in_does_not_stop_the_informer() -> None:
+async def test_a_failing_event_handler_does_not_stop_the_informer() -> None:
     script = Script((10, [thing("a", 3)]))
     script.watches = [then_silence(line("ADDED", thing("b", 11)))]
     calls: list[int] = []
@@ -296,7 +296,7 @@ async def test_whoever_fails_to_take_changes_in_does_not_stop_the_informer() -> 
     assert calls == [1, 1]
 
 
-async def test_the_problem_is_told_while_it_lasts() -> None:
+async def test_the_problem_is_shown_while_it_lasts() -> None:
     script = Script(refuse(403, message="pods is forbidden"), (10, []))
     async with following(script) as informer:
         await until(lambda: informer.problem != "")
@@ -313,7 +313,7 @@ async def test_versions_are_compared_as_numbers() -> None:
     assert [revision for *_, revision in told.changes] == [97, 99, 100]
 
 
-async def test_a_version_that_is_no_number_is_a_problem_and_no_crash() -> None:
+async def test_a_version_that_is_not_a_number_is_reported() -> None:
     odd = {**thing("a", 1), "metadata": {**thing("a", 1)["metadata"], "resourceVersion": "x1"}}
     script = Script(web.json_response({"metadata": {"resourceVersion": "x"}}), (10, []))
     script.watches = [line("ADDED", odd)]
@@ -322,7 +322,7 @@ async def test_a_version_that_is_no_number_is_a_problem_and_no_crash() -> None:
         await until(lambda: len(script.since) == 2)
 
 
-async def test_a_wait_for_a_seen_revision_returns_at_once() -> None:
+async def test_a_wait_for_a_reached_revision_returns_at_once() -> None:
     script = Script((10, []))
     async with following(script) as informer:
         await informer.wait_synced()
@@ -364,7 +364,7 @@ async def test_a_wait_on_a_quiet_kind_is_ended_by_one_list_for_all() -> None:
     assert told.changes == [("added", "a", 3)]
 
 
-async def test_a_wait_goes_on_through_failures_and_stale_lists() -> None:
+async def test_a_wait_survives_failed_and_stale_lists() -> None:
     script = Script((10, []), refuse(403), (9, []), (39, []), (40, []))
     async with following(script) as informer:
         await informer.wait_synced()
@@ -372,7 +372,7 @@ async def test_a_wait_goes_on_through_failures_and_stale_lists() -> None:
         assert informer.revision == 40
 
 
-async def test_a_list_that_is_overtaken_by_the_watch_brings_nothing_back() -> None:
+async def test_a_list_that_the_watch_has_overtaken_restores_nothing() -> None:
     told = Told()
     asked = asyncio.Event()
     heard = asyncio.Event()
@@ -412,7 +412,7 @@ async def test_a_list_that_is_overtaken_by_the_watch_brings_nothing_back() -> No
     assert told.changes[2:] == [("deleted", "old", 31), ("modified", "kept", 32), ("added", "new", 33)]
 
 
-async def test_what_was_deleted_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_of_deleted_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informers, "_MAX_DELETED", 10)
     script = Script((10, []))
     events = [line(kind, thing(f"t{n}", 11 + n)) for n in range(50) for kind in ("ADDED", "DELETED")]

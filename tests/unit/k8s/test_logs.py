@@ -43,7 +43,7 @@ def test_console_line_has_time_logger_level_text_and_the_gang(set_up: SetUp) -> 
     )
 
 
-def test_lines_of_libraries_look_alike(set_up: SetUp) -> None:
+def test_lines_of_libraries_have_the_same_format(set_up: SetUp) -> None:
     stream = set_up("console", "info")
     logging.getLogger().info("Injecting CUDA_VISIBLE_DEVICES=%s for pod %s", "0,1", "webhook-test-0")
     assert re.fullmatch(
@@ -54,7 +54,7 @@ def test_lines_of_libraries_look_alike(set_up: SetUp) -> None:
 @pytest.mark.parametrize(
     "text", ["Injecting 100% of it", "two\nlines\x1b[31m", "Authorization: Bearer abc.def", "", "=", "käse ✅"]
 )
-def test_a_line_of_text_alone_is_as_one_with_values(set_up: SetUp, text: str) -> None:
+def test_a_line_without_fields_has_the_same_format(set_up: SetUp, text: str) -> None:
     stream = set_up("console", "info")
     logging.getLogger("x").warning(text)
     logging.getLogger("x").warning("%s", text)
@@ -66,7 +66,7 @@ def test_a_line_of_text_alone_is_as_one_with_values(set_up: SetUp, text: str) ->
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - ", stream.getvalue())
 
 
-def test_json_lines_carry_the_same(set_up: SetUp) -> None:
+def test_json_lines_have_the_same_fields(set_up: SetUp) -> None:
     stream = set_up("json", "debug")
     structlog.get_logger("x").warning("waits", gang="team-a/train")
     logging.getLogger("y").debug("library", extra={"n": 1})
@@ -76,7 +76,7 @@ def test_json_lines_carry_the_same(set_up: SetUp) -> None:
     assert (theirs["event"], theirs["logger"], theirs["n"]) == ("library", "y", 1)
 
 
-def test_level_cuts_what_is_below(set_up: SetUp) -> None:
+def test_lines_below_the_level_are_not_written(set_up: SetUp) -> None:
     stream = set_up("console", "warning")
     structlog.get_logger("x").info("quiet")
     logging.getLogger("y").info("quiet")
@@ -97,7 +97,7 @@ def test_secrets_are_not_written(set_up: SetUp, form: LogFormat) -> None:
     assert "***" in stream.getvalue()
 
 
-def test_value_cannot_pretend_to_be_a_line(set_up: SetUp) -> None:
+def test_a_value_cannot_forge_a_line(set_up: SetUp) -> None:
     stream = set_up("console", "info")
     structlog.get_logger("x").info("seen\nforged", name='a" b\r\nc')
     (line,) = stream.getvalue().splitlines()
@@ -116,7 +116,7 @@ def test_exception_follows_its_line(set_up: SetUp) -> None:
     assert trace[-1] == "ValueError: broken"
 
 
-async def test_connection_that_breaks_alone_gets_a_line_and_anything_else_is_told_in_full(set_up: SetUp) -> None:
+async def test_a_broken_connection_is_logged_in_one_line_and_other_exceptions_in_full(set_up: SetUp) -> None:
     stream, loop = set_up("console", "info"), asyncio.get_running_loop()
     loop.set_exception_handler(log_broken_connection)
     error = ValueError("a mistake")
@@ -127,7 +127,7 @@ async def test_connection_that_breaks_alone_gets_a_line_and_anything_else_is_tol
     assert "ValueError: a mistake" in stream.getvalue().splitlines()[-1]
 
 
-async def test_requests_that_are_no_http_get_a_line_each_and_no_trace(set_up: SetUp) -> None:
+async def test_invalid_http_requests_are_logged_in_one_line(set_up: SetUp) -> None:
     stream = set_up("console", "info")
     async with served() as serving:
         for sent in (b"POST /mutate HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"):

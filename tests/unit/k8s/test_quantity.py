@@ -203,7 +203,7 @@ def test_quantity_with_every_kind_of_suffix_is_read_exactly(text: str, nano: int
 
 
 @pytest.mark.parametrize(("suffix", "worth"), [*SUFFIX_WORTH.items(), ("e5", Fraction(10**5))])
-def test_a_quantity_comes_apart_into_digits_and_what_they_are_multiplied_by(suffix: str, worth: Fraction) -> None:
+def test_split_quantity_returns_digits_and_factor(suffix: str, worth: Fraction) -> None:
     parts = split_quantity(f"-12.5{suffix}")
     assert (parts.negative, parts.whole, parts.fraction) == (True, "12", "5")
     assert Fraction(parts.base) ** parts.power == worth

@@ -160,7 +160,7 @@ def play_timeline(containers: list[ContainerRequest], init_containers: list[Cont
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_pod_asks_for_what_kube_scheduler_counts(case: Case) -> None:
+def test_the_request_of_a_pod_is_that_of_kube_scheduler(case: Case) -> None:
     assert pod_request(case.containers, case.init_containers, case.overhead, case.pod_level) == case.expected
 
 
@@ -236,7 +236,7 @@ def test_fractions_of_a_unit_are_rounded_up_once_and_together() -> None:
     assert read_amounts({"memory": "1500m", "cpu": "500u"}, "status") == {"memory": 2, "cpu": 1}
 
 
-def test_container_without_resources_reads_as_asking_for_nothing() -> None:
+def test_a_container_without_resources_requests_nothing() -> None:
     assert read_container({}, {}) == ContainerRequest({}, {}, restarts=False)
 
 

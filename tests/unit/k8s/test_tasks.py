@@ -9,11 +9,11 @@ import pytest
 from gpu_scheduler.k8s.tasks import gather_or_cancel
 
 
-async def test_what_all_return_comes_in_their_order() -> None:
+async def test_gather_returns_results_in_order() -> None:
     assert await gather_or_cancel(asyncio.sleep(0, number) for number in range(3)) == [0, 1, 2]
 
 
-async def test_one_that_fails_ends_the_others() -> None:
+async def test_a_failure_cancels_the_others() -> None:
     went_on = asyncio.Event()
 
     async def fail() -> None:

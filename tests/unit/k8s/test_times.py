@@ -24,17 +24,17 @@ from gpu_scheduler.k8s.times import format_micro_time, format_time, parse_time
         ("2025-02-30T00:00:00Z", None),
     ],
 )
-def test_a_timestamp_is_read_as_seconds_or_as_nothing(text: str | None, seconds: float | None) -> None:
+def test_a_timestamp_is_parsed_to_seconds_or_none(text: str | None, seconds: float | None) -> None:
     assert parse_time(text) == seconds
 
 
 @given(st.text())
-def test_no_text_is_too_strange_for_a_timestamp(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     parse_time(text)
 
 
 @given(st.integers(0, 4_000_000_000))
-def test_what_is_written_is_read_back(seconds: int) -> None:
+def test_format_and_parse_are_inverse(seconds: int) -> None:
     assert parse_time(format_time(seconds)) == seconds
     assert parse_time(format_micro_time(seconds + 0.5)) == seconds + 0.5
 
