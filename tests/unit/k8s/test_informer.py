@@ -296,6 +296,20 @@ async def test_a_failing_event_handler_does_not_stop_the_informer() -> None:
     assert calls == [1, 1]
 
 
+async def test_a_change_that_cannot_be_handled_does_not_lose_the_others_of_its_batch() -> None:
+    handled: list[str] = []
+
+    def handle(changes: Sequence[ObjectChange[RawObject]]) -> None:
+        for change in changes:
+            if change.object.metadata.name == "b":
+                raise ValueError("b")
+            handled.append(change.object.metadata.name)
+
+    async with following(Script((9, [thing(name, 9) for name in "abc"])), handle) as informer:
+        await informer.wait_synced()
+    assert set(handled) == {"a", "c"}
+
+
 async def test_the_problem_is_shown_while_it_lasts() -> None:
     script = Script(refuse(403, message="pods is forbidden"), (10, []))
     async with following(script) as informer:

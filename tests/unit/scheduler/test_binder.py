@@ -89,7 +89,7 @@ async def at_work(client: Client, in_flight: int = 4) -> AsyncIterator[Harness]:
 # -- binds
 
 
-async def test_bind_names_the_pod_it_was_decided_for_and_brings_its_devices() -> None:
+async def test_bind_has_the_uid_and_version_of_its_pod_and_the_devices() -> None:
     async with wired() as (client, wire, _), at_work(client) as harness:
         pod = await harness.add_pod(meta={"annotations": {"mine": "stays"}})
         harness.bind(pod)
@@ -103,7 +103,7 @@ async def test_bind_names_the_pod_it_was_decided_for_and_brings_its_devices() ->
     assert (harness.outcomes, harness.reported) == (["bound"], [])
 
 
-async def test_bind_of_a_pod_that_changed_meanwhile_is_refused_as_moved() -> None:
+async def test_bind_of_a_changed_pod_fails_as_moved() -> None:
     async with wired() as (client, _, _), at_work(client) as harness:
         pod = await harness.add_pod()
         await client.patch(PODS, "p", {"metadata": {"annotations": {ATTEMPT: "1"}}}, "default")
@@ -113,7 +113,7 @@ async def test_bind_of_a_pod_that_changed_meanwhile_is_refused_as_moved() -> Non
     assert harness.reported == [BindFailed(pod.metadata.uid, BindFailure.MOVED)]
 
 
-async def test_bind_of_a_later_pod_of_the_same_name_is_refused_as_moved() -> None:
+async def test_bind_of_a_later_pod_of_the_same_name_fails_as_moved() -> None:
     async with wired() as (client, _, _), at_work(client) as harness:
         pod = await harness.add_pod()
         await client.delete(PODS, "p", "default", grace=0)
@@ -141,7 +141,7 @@ async def test_bind_of_a_later_pod_of_the_same_name_is_refused_as_moved() -> Non
     ],
     ids=["409", "404", "403", "422", "400", "429", "500", "504", "410", "request lost", "answer lost"],
 )
-async def test_every_answer_to_a_bind_is_told_for_what_it_is(act: Any, failure: BindFailure) -> None:
+async def test_every_response_to_a_bind_is_reported_by_its_kind(act: Any, failure: BindFailure) -> None:
     async with wired() as (client, wire, _), at_work(client) as harness:
         pod = await harness.add_pod()
         wire.plan("POST", "/binding", act)
@@ -155,7 +155,7 @@ async def test_every_answer_to_a_bind_is_told_for_what_it_is(act: Any, failure: 
 
 
 @pytest.mark.parametrize(("code", "failure"), [(403, BindFailure.REFUSED), (500, BindFailure.UNKNOWN)])
-async def test_what_the_server_said_to_a_bind_is_told_in_one_line(code: int, failure: BindFailure) -> None:
+async def test_the_message_of_a_refused_bind_is_reported_in_one_line(code: int, failure: BindFailure) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return refuse(code, message="no GPUs\non Sundays" + 2000 * "!")
 
@@ -167,7 +167,7 @@ async def test_what_the_server_said_to_a_bind_is_told_in_one_line(code: int, fai
     assert harness.reported == [BindFailed("u", failure, said)]
 
 
-async def test_nothing_is_sent_for_a_pod_that_is_gone() -> None:
+async def test_nothing_is_sent_for_a_deleted_pod() -> None:
     async with wired() as (client, wire, _), at_work(client) as harness:
         pod = await harness.add_pod("gone")
         other = await harness.add_pod("other")
@@ -181,7 +181,7 @@ async def test_nothing_is_sent_for_a_pod_that_is_gone() -> None:
     assert harness.reported == []
 
 
-async def test_claims_are_told_their_node_before_the_pod_is_bound() -> None:
+async def test_claims_get_their_selected_node_before_the_pod_is_bound() -> None:
     async with wired() as (client, wire, _), at_work(client) as harness:
         pod = await harness.add_pod()
         for name in ("data", "logs"):
@@ -244,7 +244,7 @@ async def test_later_pod_of_the_same_name_is_not_deleted(cause: DeleteCause) -> 
 
 
 @pytest.mark.parametrize("code", [429, 500, 403])
-async def test_delete_that_is_refused_for_now_is_told_at_once(code: int) -> None:
+async def test_a_delete_that_is_refused_for_now_is_reported_at_once(code: int) -> None:
     async with wired() as (client, wire, _), at_work(client) as harness:
         wire.plan("POST", "/eviction", answer_with(code, "20"))
         harness.delete("p", "u", DeleteCause.PREEMPTED)
@@ -253,7 +253,7 @@ async def test_delete_that_is_refused_for_now_is_told_at_once(code: int) -> None
     assert harness.reported == [DeleteFailed("u")]
 
 
-async def test_restarted_pod_is_deleted_also_when_it_may_not_be_marked() -> None:
+async def test_restarted_pod_is_deleted_also_if_the_disruption_condition_is_refused() -> None:
     async with wired() as (client, wire, bystander), at_work(client) as harness:
         pod = await harness.add_pod()
         wire.plan("PATCH", "/status", answer_with(403))
@@ -267,7 +267,7 @@ async def test_restarted_pod_is_deleted_also_when_it_may_not_be_marked() -> None
 
 
 @pytest.mark.parametrize(("failures", "deleted"), [(4, False), (5, True)])
-async def test_restart_does_not_wait_for_ever_for_its_pod_to_be_marked(failures: int, deleted: bool) -> None:
+async def test_restart_gives_up_on_the_disruption_condition_after_some_failures(failures: int, deleted: bool) -> None:
     async with wired() as (client, wire, _), at_work(client, in_flight=1) as harness:
         pod = await harness.add_pod()
         wire.plan("PATCH", "/status", answer_with(500))
@@ -279,7 +279,7 @@ async def test_restart_does_not_wait_for_ever_for_its_pod_to_be_marked(failures:
 
 
 @pytest.mark.parametrize("cause", DeleteCause)
-async def test_pod_that_is_gone_already_is_as_good_as_deleted(cause: DeleteCause) -> None:
+async def test_delete_of_a_deleted_pod_succeeds(cause: DeleteCause) -> None:
     async with wired() as (client, wire, _), at_work(client, in_flight=1) as harness:
         harness.delete("p", "u", cause)
         pod = await harness.add_pod("other")
@@ -290,7 +290,7 @@ async def test_pod_that_is_gone_already_is_as_good_as_deleted(cause: DeleteCause
     assert harness.reported == []
 
 
-async def test_attempt_is_raised_on_the_pod_that_was_meant_and_makes_a_late_bind_fail() -> None:
+async def test_raised_attempt_makes_a_late_bind_fail() -> None:
     async with wired() as (client, _, _), at_work(client) as harness:
         pod = await harness.add_pod()
         harness.binder.send(RaiseAttempt(pod.metadata.uid, 3))
@@ -316,7 +316,7 @@ async def test_attempt_is_raised_on_the_pod_that_was_meant_and_makes_a_late_bind
         assert await harness.read() == later
 
 
-async def test_attempt_that_is_raised_late_lowers_nothing() -> None:
+async def test_a_late_raise_does_not_lower_the_attempt() -> None:
     async with wired() as (client, wire, bystander), at_work(client, in_flight=1) as harness:
         seen = await harness.add_pod("seen", meta={"annotations": {ATTEMPT: "5"}})
         unseen = await harness.add_pod("unseen")
@@ -332,7 +332,7 @@ async def test_attempt_that_is_raised_late_lowers_nothing() -> None:
 # -- one for all
 
 
-async def test_one_bad_effect_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_failing_request_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async with wired() as (client, _, _), at_work(client, in_flight=1) as harness:
         bad, good = await harness.add_pod("bad"), await harness.add_pod("good")
         harness.broken = "bad"
@@ -346,7 +346,7 @@ async def test_one_bad_effect_does_not_stop_the_others(monkeypatch: pytest.Monke
     assert harness.reported == [BindFailed(uid, BindFailure.UNKNOWN), DeleteFailed(uid)]
 
 
-async def test_many_are_sent_at_once() -> None:
+async def test_requests_are_sent_concurrently() -> None:
     under_way = 0
     most = 0
 
@@ -365,7 +365,7 @@ async def test_many_are_sent_at_once() -> None:
     assert most == 8
 
 
-async def test_namespace_whose_binds_hang_delays_no_other_and_not_its_own_deletes() -> None:
+async def test_hanging_binds_of_a_namespace_delay_neither_others_nor_its_own_deletes() -> None:
     hanging = 0
     ended = asyncio.Event()
 
@@ -393,7 +393,7 @@ async def test_namespace_whose_binds_hang_delays_no_other_and_not_its_own_delete
         await until(lambda: len(harness.reported) == 103)
 
 
-async def test_carrier_is_behind_while_more_waits_than_is_sent_at_once() -> None:
+async def test_binder_has_a_backlog_while_requests_wait_to_be_sent() -> None:
     async with wired() as (client, _, _):
         harness = Harness(client)
         harness.bind(await harness.add_pod())

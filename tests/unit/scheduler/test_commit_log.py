@@ -85,7 +85,7 @@ async def looked(wire: Wire) -> None:
 # -- to get it
 
 
-async def test_first_candidate_makes_the_lease_and_leads() -> None:
+async def test_first_candidate_creates_the_lease_and_leads() -> None:
     async with wired() as (client, _, _):
         lease = await take(client)
         found = await read(client)
@@ -97,7 +97,7 @@ async def test_first_candidate_makes_the_lease_and_leads() -> None:
 
 
 @pytest.mark.parametrize("year", [1970, 2999])
-async def test_standby_goes_by_what_it_sees_change_and_not_by_the_leaders_clock(clock: Clock, year: int) -> None:
+async def test_expiry_is_judged_by_observed_changes_and_not_by_the_leaders_clock(clock: Clock, year: int) -> None:
     async with wired() as (client, wire, bystander):
         await take(bystander)
         standby = CommitLog(client, candidate("b"))
@@ -113,7 +113,7 @@ async def test_standby_goes_by_what_it_sees_change_and_not_by_the_leaders_clock(
         assert (standby.held, (await read(client)).spec.holder_identity) == (True, "b")
 
 
-async def test_new_leader_has_a_higher_epoch_and_the_same_promises(clock: Clock) -> None:
+async def test_new_leader_has_a_higher_epoch_and_the_same_committed_set(clock: Clock) -> None:
     async with wired() as (client, wire, bystander):
         first = await take(bystander)
         await first.swap({"1-0-0": "u"}, ())
@@ -150,7 +150,7 @@ async def test_of_many_candidates_one_leads() -> None:
     [((lose_answer,), 1), ((lose_request,), 2), ((answer_with(500), answer_with(403), answer_with(409)), 4)],
     ids=["answer lost", "request lost", "refused"],
 )
-async def test_candidate_knows_whether_it_leads_although_answers_are_lost(acts: tuple[Act, ...], writes: int) -> None:
+async def test_candidate_knows_whether_it_leads_although_responses_are_lost(acts: tuple[Act, ...], writes: int) -> None:
     async with wired() as (client, wire, _):
         wire.plan(*PUT, *acts)
         lease = await take(client)
@@ -159,7 +159,7 @@ async def test_candidate_knows_whether_it_leads_although_answers_are_lost(acts: 
         assert wire.count(*PUT) == writes
 
 
-async def test_restarted_process_takes_a_lease_in_its_own_name_at_once_and_the_old_one_is_fenced() -> None:
+async def test_restarted_process_acquires_its_own_lease_at_once_and_the_old_process_is_fenced() -> None:
     async with wired() as (client, wire, bystander):
         old = await take(bystander)
         wire.plan(*PUT, lose_request)  # what is then read bears the right name, but the old epoch
@@ -169,7 +169,7 @@ async def test_restarted_process_takes_a_lease_in_its_own_name_at_once_and_the_o
             await old.swap({}, ())
 
 
-async def test_epochs_go_on_after_a_lease_that_was_forced_away_as_long_as_anything_of_it_is_left() -> None:
+async def test_epochs_continue_after_a_lost_lease_while_placements_of_it_are_left() -> None:
     async with wired() as (client, _, bystander):
         intents = Intents(client, "default")
         written = await intents.write(9, Commit(0, (Bind("u", "x", "p", 0, "n0", ()),)))
@@ -180,7 +180,7 @@ async def test_epochs_go_on_after_a_lease_that_was_forced_away_as_long_as_anythi
         assert (await take(client, "b")).epoch == 1
 
 
-async def test_who_takes_a_deleted_lease_that_promises_nothing_leads_by_a_new_one(clock: Clock) -> None:
+async def test_a_deleted_lease_with_nothing_committed_is_replaced_by_a_new_one(clock: Clock) -> None:
     async with wired() as (client, _, bystander):
         await take(bystander)
         await bystander.delete(LEASES, *WHERE)
@@ -195,7 +195,7 @@ async def test_who_takes_a_deleted_lease_that_promises_nothing_leads_by_a_new_on
         assert (found.deletion_timestamp, found.uid == deleted.uid) == (None, False)
 
 
-async def test_candidate_whose_request_is_lost_to_a_quicker_one_does_not_lead() -> None:
+async def test_candidate_that_loses_the_race_for_the_lease_does_not_lead() -> None:
     async with wired() as (client, wire, bystander):
 
         async def be_slower(_forward: object) -> None:
@@ -208,7 +208,7 @@ async def test_candidate_whose_request_is_lost_to_a_quicker_one_does_not_lead() 
             assert (trying.done(), lease.held) == (False, False)
 
 
-async def test_lease_that_another_makes_at_the_same_moment_is_found() -> None:
+async def test_lease_that_another_candidate_creates_at_the_same_time_is_used() -> None:
     async with wired() as (client, wire, bystander):
         wire.plan("POST", "/leases", after(lambda: take(bystander, "b")))
         lease = CommitLog(client, candidate("a"))
@@ -221,7 +221,7 @@ async def test_lease_that_another_makes_at_the_same_moment_is_found() -> None:
 # -- to keep and use it
 
 
-async def test_swap_survives_the_edit_of_a_bystander_and_keeps_it() -> None:
+async def test_swap_survives_and_keeps_an_edit_by_another_writer() -> None:
     async with wired() as (client, wire, bystander):
         lease = await take(client)
         wire.plan(*PUT, after(lambda: annotate(bystander, note="of a person")))
@@ -242,7 +242,7 @@ async def test_swap_survives_the_edit_of_a_bystander_and_keeps_it() -> None:
     ],
     ids=["landed", "not landed", "once each", "refused"],
 )
-async def test_swap_happens_once_whatever_is_lost(acts: tuple[Act, ...], writes: int) -> None:
+async def test_swap_happens_once_although_requests_or_responses_are_lost(acts: tuple[Act, ...], writes: int) -> None:
     async with wired() as (client, wire, bystander):
         lease = await take(client)
         await lease.swap({"1-0-0": "u", "1-1-0": "v"}, ())
@@ -255,7 +255,7 @@ async def test_swap_happens_once_whatever_is_lost(acts: tuple[Act, ...], writes:
         assert (await read(bystander)).committed == {"1-2-0": "w"}
 
 
-async def test_swap_that_was_lost_lands_late_and_only_once() -> None:
+async def test_delayed_swap_lands_once() -> None:
     async with wired() as (client, wire, _):
         lease = await take(client)
         late: list[Callable[[], Awaitable[Any]]] = []
@@ -273,7 +273,7 @@ async def test_swap_that_was_lost_lands_late_and_only_once() -> None:
         assert (await read(client)).committed == lease.committed == {}
 
 
-async def test_swaps_of_many_at_once_lose_nothing() -> None:
+async def test_concurrent_swaps_lose_nothing() -> None:
     async with wired() as (client, wire, _):
         lease = await take(client)
         wire.plan(*PUT, lose_answer, lose_request)
@@ -282,7 +282,7 @@ async def test_swaps_of_many_at_once_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("lost", [lose_request, None], ids=["after a time-out", "at once"])
-async def test_leader_whose_lease_is_anothers_stops_and_writes_nothing(lost: Act | None) -> None:
+async def test_leader_is_fenced_when_another_holds_the_lease_and_writes_nothing(lost: Act | None) -> None:
     async with wired() as (client, wire, bystander):
         lease = await take(client)
         await edit(bystander, holderIdentity="b")
@@ -295,7 +295,7 @@ async def test_leader_whose_lease_is_anothers_stops_and_writes_nothing(lost: Act
 
 
 @pytest.mark.parametrize("by", ["", "b", "a"], ids=["", "made again by another", "made again in our name"])
-async def test_leader_whose_lease_was_deleted_stops(by: str) -> None:
+async def test_leader_is_fenced_when_the_lease_was_deleted(by: str) -> None:
     async with wired() as (client, _, bystander):
         lease = await take(client)
         await force_delete(bystander)
@@ -305,7 +305,7 @@ async def test_leader_whose_lease_was_deleted_stops(by: str) -> None:
             await lease.swap({"1-0-0": "u"}, ())
 
 
-async def test_deleting_the_lease_takes_nothing_from_it_as_long_as_it_promises_something() -> None:
+async def test_deleted_lease_stays_until_nothing_is_committed() -> None:
     async with wired() as (client, _, bystander):
         lease = await take(client)
         await lease.swap({"1-0-0": "u"}, ())
@@ -322,7 +322,7 @@ async def test_deleting_the_lease_takes_nothing_from_it_as_long_as_it_promises_s
             await lease.swap({}, ())
 
 
-async def test_finalizer_that_was_taken_off_is_put_back() -> None:
+async def test_removed_finalizer_is_restored() -> None:
     async with wired() as (client, _, bystander):
         lease = await take(client)
         await bystander.patch(LEASES, WHERE[0], {"metadata": {"finalizers": None}}, WHERE[1])
@@ -351,7 +351,7 @@ async def test_lease_is_renewed_until_it_is_lost() -> None:
 # -- to give it up
 
 
-async def test_released_lease_is_taken_at_once_with_all_its_promises() -> None:
+async def test_released_lease_is_acquired_at_once_with_its_committed_set() -> None:
     async with wired() as (client, _, bystander):
         lease = await take(client)
         await lease.swap({"1-0-0": "u"}, ())
@@ -362,7 +362,7 @@ async def test_released_lease_is_taken_at_once_with_all_its_promises() -> None:
         assert (second.epoch, second.committed) == (2, {"1-0-0": "u"})
 
 
-async def test_released_lease_that_promises_nothing_may_be_deleted() -> None:
+async def test_released_lease_with_nothing_committed_can_be_deleted() -> None:
     async with wired() as (client, _, bystander):
         lease = await take(client)
         await lease.release()
@@ -384,7 +384,7 @@ def plan_to_hang(wire: Wire) -> asyncio.Event:
     return landed
 
 
-async def test_release_keeps_what_a_swap_that_was_broken_off_promised() -> None:
+async def test_release_keeps_what_a_cancelled_swap_committed() -> None:
     async with wired() as (client, wire, _):
         lease = await take(client)
         landed = plan_to_hang(wire)
@@ -397,7 +397,7 @@ async def test_release_keeps_what_a_swap_that_was_broken_off_promised() -> None:
         assert (found.spec.holder_identity, found.committed) == ("", {"1-0-0": "u"})
 
 
-async def test_release_gives_up_what_was_being_taken_when_it_was_told_to_stop() -> None:
+async def test_release_after_a_cancelled_acquisition_releases_the_lease() -> None:
     async with wired() as (client, wire, bystander):
         await (await take(bystander, "b")).release()
         landed = plan_to_hang(wire)
@@ -411,7 +411,7 @@ async def test_release_gives_up_what_was_being_taken_when_it_was_told_to_stop() 
         assert (await read(client)).spec.holder_identity == ""
 
 
-async def test_release_gives_up_what_was_taken_although_nobody_heard_of_it() -> None:
+async def test_release_after_an_acquisition_of_unknown_outcome_releases_the_lease() -> None:
     async with wired() as (client, wire, bystander):
         await (await take(bystander, "b")).release()
         lease = CommitLog(client, candidate("a"))
@@ -433,7 +433,7 @@ async def test_release_of_a_lease_that_was_never_held_sends_nothing() -> None:
         assert not wire.sent
 
 
-async def test_release_of_a_lease_that_was_lost_leaves_it_to_the_other() -> None:
+async def test_release_of_a_lost_lease_leaves_it_to_its_holder() -> None:
     async with wired() as (client, _, bystander):
         lease = await take(client)
         await edit(bystander, holderIdentity="b")
@@ -441,7 +441,7 @@ async def test_release_of_a_lease_that_was_lost_leaves_it_to_the_other() -> None
         assert (await read(client)).spec.holder_identity == "b"
 
 
-async def test_release_that_fails_is_no_failure() -> None:
+async def test_failed_release_raises_nothing() -> None:
     async with wired() as (client, wire, _):
         lease = await take(client)
         wire.plan(*PUT, answer_with(500))
@@ -460,7 +460,7 @@ async def test_release_that_fails_is_no_failure() -> None:
     ],
     ids=["epoch", "long epoch", "list", "number", "cut"],
 )
-async def test_nobody_leads_by_a_lease_whose_promises_cannot_be_read(notes: dict[str, str]) -> None:
+async def test_lease_with_an_unreadable_committed_set_is_not_acquired(notes: dict[str, str]) -> None:
     async with wired() as (client, _, _):
         first = await take(client)
         await first.release()

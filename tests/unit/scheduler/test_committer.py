@@ -89,7 +89,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_BATCH", 3)
 
 
-async def test_commit_is_written_then_swapped_in_then_told() -> None:
+async def test_commit_is_written_then_swapped_in_then_reported() -> None:
     desk = Desk()
     async with working(desk):
         desk.may_swap.clear()
@@ -102,7 +102,7 @@ async def test_commit_is_written_then_swapped_in_then_told() -> None:
     assert desk.journal[2:] == [("swapped", (names(0), [])), ("told", 0)]
 
 
-async def test_what_gathers_during_a_swap_goes_into_the_next_one_in_order() -> None:
+async def test_commits_that_gather_during_a_swap_go_into_the_next_one_in_order() -> None:
     desk = Desk()
     async with working(desk):
         desk.may_swap.clear()
@@ -117,7 +117,7 @@ async def test_what_gathers_during_a_swap_goes_into_the_next_one_in_order() -> N
 
 
 @pytest.mark.usefixtures("slow")
-async def test_finished_commits_ride_along_with_the_next_one_and_are_then_deleted() -> None:
+async def test_finished_commits_leave_with_the_next_swap_and_are_then_deleted() -> None:
     desk = Desk()
     async with working(desk):
         desk.committer.commit(a_commit(0))
@@ -137,7 +137,7 @@ async def test_finished_commits_ride_along_with_the_next_one_and_are_then_delete
 
 
 @pytest.mark.usefixtures("slow")
-async def test_many_finished_commits_do_not_wait() -> None:
+async def test_a_batch_of_finished_commits_is_released_at_once() -> None:
     desk = Desk()
     async with working(desk):
         for number in range(3):
@@ -150,7 +150,7 @@ async def test_many_finished_commits_do_not_wait() -> None:
 
 
 @pytest.mark.usefixtures("slow")
-async def test_finished_commits_that_become_many_one_by_one_do_not_wait_either() -> None:
+async def test_finished_commits_that_grow_to_a_batch_are_released_at_once() -> None:
     desk = Desk()
     async with working(desk):
         for number in range(3):
@@ -163,7 +163,7 @@ async def test_finished_commits_that_become_many_one_by_one_do_not_wait_either()
     assert desk.swaps[1] == ([], names(0, 1, 2))
 
 
-async def test_finished_commit_goes_after_a_while_when_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_single_finished_commit_is_released_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
     desk = Desk()
     async with working(desk):
@@ -174,7 +174,7 @@ async def test_finished_commit_goes_after_a_while_when_nothing_else_happens(monk
     assert desk.swaps[1] == ([], names(0))
 
 
-async def test_what_an_earlier_leader_left_is_released_by_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_of_an_earlier_leader_is_released_by_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
     desk = Desk()
     desk.committer.adopt({"3-10-0": "a", "3-10-1": "b", "2-1-0": "c"})
@@ -185,7 +185,7 @@ async def test_what_an_earlier_leader_left_is_released_by_its_sequence(monkeypat
     assert ("deleted", [("3-10-0", "a"), ("3-10-1", "b")]) in desk.journal
 
 
-async def test_leader_that_is_fenced_tells_and_deletes_nothing() -> None:
+async def test_fenced_leader_reports_and_deletes_nothing() -> None:
     desk = Desk()
     desk.committer.adopt({"3-10-0": "a"})
     desk.committer.release(10)
@@ -197,7 +197,7 @@ async def test_leader_that_is_fenced_tells_and_deletes_nothing() -> None:
     assert desk.steps() == ["written", "swapping"]
 
 
-async def test_commits_are_in_the_lease_before_they_are_told_and_their_intents_go_after_their_release(
+async def test_commits_are_in_the_lease_before_they_are_reported_and_intents_are_deleted_after_the_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
@@ -228,9 +228,7 @@ async def test_commits_are_in_the_lease_before_they_are_told_and_their_intents_g
 
 
 @pytest.mark.parametrize("how", ["no longer busy", "too late"])
-async def test_void_intents_stay_while_there_is_something_to_be_bound(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_void_intents_are_deleted_only_when_no_binds_wait(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.01)
     monkeypatch.setattr(commit_module, "MAX_DELETE_DELAY", 0.3 if how == "too late" else 60.0)
     desk = Desk()

@@ -31,7 +31,7 @@ def owned_by(kind: str) -> Json:
 # -- pods
 
 
-def test_a_waiting_pod_is_decoded_whole() -> None:
+def test_a_waiting_pod_is_decoded_completely() -> None:
     raw = pod(
         "worker-3",
         labels={"app": "web"},
@@ -59,7 +59,7 @@ def test_a_waiting_pod_is_decoded_whole() -> None:
     assert found.gates == ()
 
 
-def test_a_pod_that_does_not_say_clearly_where_it_belongs_is_kept_from_starting_alone() -> None:
+def test_a_pod_with_an_ambiguous_membership_is_gated() -> None:
     member = Membership(problem="gpu-scheduler.io/gang: 'a/b' is no name")
     found = decode_pod(pod(), member, VolumeClaims(), {}, READING)
     assert [(gate.kind, gate.subject) for gate in found.gates] == [(GateKind.BAD_REQUEST, member.problem)]
@@ -79,20 +79,20 @@ def test_a_bound_pod_has_its_recorded_devices() -> None:
 
 
 @pytest.mark.parametrize("recorded", ["0", "0,0", "a", "0,1,2", ""])
-def test_devices_that_cannot_be_the_pods_are_unknown(recorded: str) -> None:
+def test_invalid_recorded_devices_are_unknown(recorded: str) -> None:
     assert decode(pod(containers=[asking(2)], nodeName="node1", annotations={DEVICES: recorded})).devices is None
 
 
-def test_a_pod_without_a_node_has_no_devices_whatever_it_says() -> None:
+def test_a_pod_without_a_node_has_no_devices() -> None:
     assert decode(pod(containers=[asking(2)], annotations={DEVICES: "2,3"})).devices is None
 
 
-def test_a_pod_that_came_to_its_node_by_itself_uses_the_gpus_of_its_map() -> None:
+def test_a_pod_bound_without_recorded_devices_uses_those_of_its_map() -> None:
     assert decode(pod(nodeName="node1", annotations={MAP: "0=node1:4"})).devices == (4,)
     assert decode(pod(nodeName="node1", annotations={MAP: "0=node1:4", DEVICES: "5"})).devices == (5,)
 
 
-def test_a_pod_of_another_scheduler_is_only_usage() -> None:
+def test_a_pod_of_another_scheduler_counts_as_usage_only() -> None:
     raw = pod(
         schedulerName="default-scheduler",
         containers=[asking(1)],
@@ -103,7 +103,7 @@ def test_a_pod_of_another_scheduler_is_only_usage() -> None:
     assert (found.ours, found.nominated_node, found.gates, found.shape.gpus) == (False, "node2", (), 1)
 
 
-def test_static_pods_never_end_and_daemons_not_once_they_are_bound() -> None:
+def test_static_pods_and_bound_daemon_pods_are_permanent() -> None:
     assert decode(pod(nodeName="n", annotations={"kubernetes.io/config.mirror": "x"})).permanent
     assert decode(pod(nodeName="n", meta=owned_by("DaemonSet"))).permanent
     # Until then it is placed like any other.
@@ -121,20 +121,20 @@ def test_static_pods_never_end_and_daemons_not_once_they_are_bound() -> None:
         ("", "", PodPhase.PENDING),
     ],
 )
-def test_a_phase_nobody_knows_is_taken_for_a_living_one(phase: str, node_name: str, decoded: PodPhase) -> None:
+def test_an_unknown_phase_counts_as_alive(phase: str, node_name: str, decoded: PodPhase) -> None:
     assert decode(pod(nodeName=node_name, status={"phase": phase})).phase is decoded
 
 
-def test_a_pod_being_deleted_says_so() -> None:
+def test_a_pod_with_a_deletion_timestamp_is_deleting() -> None:
     assert decode(pod(meta={"deletionTimestamp": "2025-01-01T00:00:00Z"})).deleting
 
 
 @pytest.mark.parametrize("attempt", ["", "-1", "x", "1.5", "9" * 5000])
-def test_a_nonsense_attempt_is_none(attempt: str) -> None:
+def test_an_invalid_attempt_counts_as_zero(attempt: str) -> None:
     assert decode(pod(annotations={ATTEMPT: attempt})).attempt == 0
 
 
-def test_gates_name_everything_that_is_in_the_way_mistakes_first() -> None:
+def test_gates_list_all_causes_with_mistakes_first() -> None:
     raw = pod(
         annotations={MAP: "0=node1:0,0"},
         schedulingGates=[{"name": "example.com/quota"}],
@@ -151,7 +151,7 @@ def test_gates_name_everything_that_is_in_the_way_mistakes_first() -> None:
     assert found[2].subject == "example.com/quota"
 
 
-def test_a_bound_pod_is_past_its_gates_and_its_volumes() -> None:
+def test_a_bound_pod_has_neither_gates_nor_volume_terms() -> None:
     raw = pod(
         nodeName="node1",
         resourceClaims=[{"name": "gpu"}],
@@ -178,7 +178,7 @@ def test_the_terms_of_a_volume_are_part_of_the_shape() -> None:
 # -- nodes
 
 
-def test_a_node_is_decoded_whole() -> None:
+def test_a_node_is_decoded_completely() -> None:
     taint = {"key": "gpu", "value": "only", "effect": "NoSchedule"}
     raw = node(
         capacity={"cpu": "8", GPU: "8"},
@@ -199,7 +199,7 @@ def test_a_node_is_decoded_whole() -> None:
 @pytest.mark.parametrize(
     "conditions", [[], [{"type": "Ready", "status": "Unknown"}], [{"type": "X", "status": "True"}]]
 )
-def test_a_node_is_ready_only_if_it_says_so(conditions: list[Json]) -> None:
+def test_a_node_is_ready_only_if_its_condition_is_true(conditions: list[Json]) -> None:
     assert not decode_node(node(conditions=conditions), READING).ready
 
 
@@ -208,7 +208,7 @@ def test_a_node_without_gpus_has_no_gpu_resource() -> None:
     assert decode_node(node(capacity={AMD: "4"}), READING).gpu_resource == AMD
 
 
-def test_amounts_that_cannot_be_read_count_as_none() -> None:
+def test_amounts_that_cannot_be_parsed_are_omitted() -> None:
     assert decode_node(node(allocatable={"cpu": "x", "memory": "-5", "pods": 10}), READING).allocatable == {"pods": 10}
 
 
@@ -218,7 +218,7 @@ def test_devices_that_the_node_does_not_have_are_not_unhealthy(text: str) -> Non
     assert decode_node(raw, READING).unhealthy == frozenset()
 
 
-def test_a_node_with_more_gpus_than_anyone_numbers_still_fits_the_table() -> None:
+def test_a_node_with_too_many_gpus_fits_the_table() -> None:
     raw = node(
         capacity={GPU: "500"},
         allocatable={GPU: "500", "pods": "10"},

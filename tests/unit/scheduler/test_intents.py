@@ -51,7 +51,7 @@ async def test_commit_is_written_under_the_leaders_epoch_and_read_back() -> None
         assert await intents.read(written) == (commit,)
 
 
-async def test_ten_thousand_binds_are_written_in_pieces_an_api_server_takes() -> None:
+async def test_ten_thousand_binds_are_written_in_chunks_an_api_server_accepts() -> None:
     commit = Commit(0, tuple(bind(i) for i in range(10_000)), tuple(delete(i) for i in range(100)))
     async with wired() as (client, wire, bystander):
         async with asyncio.timeout(60):
@@ -66,7 +66,7 @@ async def test_ten_thousand_binds_are_written_in_pieces_an_api_server_takes() ->
         assert await Intents(bystander, HERE).read(backwards) == (commit,)
 
 
-async def test_several_commits_are_read_in_the_order_of_their_making() -> None:
+async def test_commits_are_read_in_the_order_of_their_sequence() -> None:
     commits = [Commit(number, (bind(number),)) for number in (10, 9, 2)]
     async with live_server() as (client, _):
         intents = Intents(client, HERE)
@@ -101,7 +101,7 @@ commits = st.builds(Commit, st.integers(0, 99), st.lists(binds).map(tuple), st.l
 
 @given(commit=commits, chunk=st.integers(1_500, 4_000))
 @settings(max_examples=80, deadline=None)
-def test_every_commit_is_read_as_it_was_written_however_it_is_split(commit: Commit, chunk: int) -> None:
+def test_every_commit_is_read_as_it_was_written_with_any_chunk_size(commit: Commit, chunk: int) -> None:
     shelf = Shelf()
     intents = Intents(cast(Client, shelf), HERE)
 
@@ -120,7 +120,7 @@ def test_every_commit_is_read_as_it_was_written_however_it_is_split(commit: Comm
 @pytest.mark.parametrize(
     "act", [lose_answer, lose_request, answer_with(500)], ids=["answer lost", "request lost", "error"]
 )
-async def test_piece_is_written_once_whatever_is_lost(act: Any) -> None:
+async def test_chunk_is_written_once_although_requests_or_responses_are_lost(act: Any) -> None:
     commit = Commit(0, (bind(1),))
     async with wired() as (client, wire, bystander):
         wire.plan("POST", "/placements", act)
@@ -130,7 +130,7 @@ async def test_piece_is_written_once_whatever_is_lost(act: Any) -> None:
         assert wire.count("POST") == 2
 
 
-async def test_leftover_of_the_same_name_is_not_taken_for_what_was_just_decided() -> None:
+async def test_leftover_placement_of_the_same_name_is_replaced() -> None:
     """Epochs begin anew when someone forces the Lease away; then names come a second time."""
     old, new = Commit(0, (bind(1),)), Commit(0, (bind(2),))
     async with live_server() as (client, _):
@@ -141,7 +141,7 @@ async def test_leftover_of_the_same_name_is_not_taken_for_what_was_just_decided(
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_promise_that_nobody_can_read_any_more_stops_the_leader(replaced: bool) -> None:
+async def test_missing_committed_intent_is_an_error(replaced: bool) -> None:
     async with live_server() as (client, _):
         intents = Intents(client, HERE)
         written = await intents.write(1, Commit(0, (bind(1),)))
@@ -155,7 +155,7 @@ async def test_promise_that_nobody_can_read_any_more_stops_the_leader(replaced: 
 # -- clearing away
 
 
-async def test_placement_that_someone_deletes_stays_until_it_is_over() -> None:
+async def test_deleted_placement_stays_until_its_commit_is_finished() -> None:
     async with live_server() as (client, _):
         intents = Intents(client, HERE)
         commit = Commit(0, (bind(1),))
@@ -166,7 +166,7 @@ async def test_placement_that_someone_deletes_stays_until_it_is_over() -> None:
         assert await names(client) == []
 
 
-async def test_what_is_over_is_deleted_and_nothing_else_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delete_affects_only_the_placement_with_the_uid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 3)
     monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
     async with wired() as (client, wire, bystander):
@@ -184,7 +184,7 @@ async def test_what_is_over_is_deleted_and_nothing_else_of_that_name(monkeypatch
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-async def test_what_is_over_is_deleted_although_a_server_meets_itself(
+async def test_delete_is_retried_after_a_conflict_of_the_server_with_itself(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 3)
@@ -197,7 +197,7 @@ async def test_what_is_over_is_deleted_although_a_server_meets_itself(
         assert await names(bystander) == []
 
 
-async def test_what_could_not_be_deleted_goes_when_its_leader_clears_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_deletion_is_repeated_by_the_next_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 1)
     monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
     async with wired() as (client, wire, bystander):
@@ -211,7 +211,7 @@ async def test_what_could_not_be_deleted_goes_when_its_leader_clears_up(monkeypa
         assert await names(bystander) == ["1-1-0"]
 
 
-async def test_only_what_earlier_leaders_left_and_the_lease_does_not_name_is_void() -> None:
+async def test_only_uncommitted_intents_of_earlier_leaders_are_void() -> None:
     async with live_server() as (client, _):
         intents = Intents(client, HERE)
         wrote = [await intents.write(epoch, Commit(epoch, (bind(epoch),))) for epoch in (1, 2, 3, 4)]
@@ -219,7 +219,7 @@ async def test_only_what_earlier_leaders_left_and_the_lease_does_not_name_is_voi
         assert await names(client) == ["1-1-0", "3-3-0", "4-4-0"]
 
 
-async def test_nothing_of_another_is_deleted_by_who_no_longer_leads() -> None:
+async def test_fenced_leader_deletes_no_placement_of_another() -> None:
     async def prove() -> None:
         raise FencedError("another leads, by a new Lease whose epochs begin anew")
 
@@ -234,7 +234,7 @@ async def test_nothing_of_another_is_deleted_by_who_no_longer_leads() -> None:
 
 
 @pytest.mark.parametrize("device", [-1, 10**6, "0", 0.5])
-def test_a_placement_with_devices_that_cannot_be_is_not_read(device: object) -> None:
+def test_a_placement_with_impossible_devices_is_refused(device: object) -> None:
     entry = {"uid": "u", "namespace": "x", "name": "p", "attempt": 0, "node": "n", "devices": [device]}
     with pytest.raises(msgspec.ValidationError, match="devices"):
         msgspec.convert(entry, BindEntry)

@@ -40,7 +40,7 @@ async def replica(client: Client, **changes: Any) -> AsyncIterator[tuple[Schedul
     ["/api/v1/namespaces", "/apis/gpu-scheduler.io/v1alpha1/namespaces/default/placements"],
     ids=["catching up", "clearing up"],
 )
-async def test_leader_survives_an_api_server_that_fails_while_it_takes_over(path: str) -> None:
+async def test_leader_survives_api_errors_while_it_takes_over(path: str) -> None:
     async with live_server() as (_, server):
         wire, failures = Wire(server), 0
 
@@ -59,7 +59,7 @@ async def test_leader_survives_an_api_server_that_fails_while_it_takes_over(path
 # -- stopping
 
 
-async def test_leader_stops_soon_although_the_api_server_is_gone() -> None:
+async def test_leader_stops_soon_although_the_api_server_is_down() -> None:
     async with live_server() as (_, server):
         wire, gone = Wire(server), False
 
@@ -74,7 +74,7 @@ async def test_leader_stops_soon_although_the_api_server_is_gone() -> None:
                 await lease.release()
 
 
-async def test_standby_that_once_led_leaves_the_lease_of_another_alone() -> None:
+async def test_former_leader_does_not_release_the_lease_of_another() -> None:
     async with live_server() as (client, _):
         lease = CommitLog(client, Candidate("default", "leader", "a"))
         await lease.acquire()

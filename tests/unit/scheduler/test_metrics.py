@@ -54,7 +54,7 @@ def read(metrics: SchedulerMetrics) -> Mapping[tuple[str, ...], float]:
     return found
 
 
-def test_state_of_the_engine_is_read_when_somebody_asks() -> None:
+def test_gauges_are_read_from_the_engine_at_each_scrape() -> None:
     engine = busy_engine()
     found = read(SchedulerMetrics(engine.state, lambda: {"pods": 1.5}, lambda: 62.0))
     assert found["leading",] == 1
@@ -66,7 +66,7 @@ def test_state_of_the_engine_is_read_when_somebody_asks() -> None:
     assert found["kept_slots", "held"] == 0
 
 
-def test_gpus_are_counted_per_rack_with_those_that_are_free_on_split_nodes() -> None:
+def test_gpus_are_counted_by_rack_with_those_free_on_partly_used_nodes() -> None:
     found = read(SchedulerMetrics(busy_engine().state))
     used = [rack for rack in ("r1", "r2") if found["gpus_allocated", rack, GPU, "z1"]]
     assert len(used) == 1
@@ -75,13 +75,13 @@ def test_gpus_are_counted_per_rack_with_those_that_are_free_on_split_nodes() -> 
     assert found["gpus_fragmented", used[0], GPU, "z1"] == 5
 
 
-def test_empty_cluster_has_metrics_too() -> None:
+def test_an_empty_cluster_has_metrics() -> None:
     found = read(SchedulerMetrics(Engine().state))
     assert (found["leading",], found["gangs", "waiting"], found["longest_wait_seconds",]) == (0, 0, 0)
     assert not any(name[0].startswith("gpus_") for name in found)
 
 
-def test_what_happens_is_counted() -> None:
+def test_counters_and_histograms_are_updated() -> None:
     metrics = SchedulerMetrics(Engine().state)
     metrics.observe_bind(0.01, "bound")
     metrics.observe_bind(0.02, "moved")
@@ -98,13 +98,13 @@ def test_what_happens_is_counted() -> None:
     assert (found["events_dropped_total", "full"], found["status_writes_total", "written"]) == (1, 1)
 
 
-def test_registries_are_apart() -> None:
+def test_each_instance_has_its_own_registry() -> None:
     one, other = SchedulerMetrics(Engine().state), SchedulerMetrics(Engine().state)
     one.fences.inc()
     assert read(other)["fences_total",] == 0
 
 
-def test_scrape_costs_little_for_a_gang_and_nothing_for_a_node() -> None:
+def test_cost_of_a_scrape_is_small_per_gang_and_zero_per_node() -> None:
     engine = Engine()
     metrics = SchedulerMetrics(engine.state)
     costs = []

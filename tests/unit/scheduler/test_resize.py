@@ -38,16 +38,16 @@ def pending(reason: str) -> list[Json]:
         pytest.param({"containerStatuses": [given("other", cpu="9")]}, 2000, id="another container"),
     ],
 )
-def test_a_running_container_holds_the_most_of_what_it_may(status: Json, cpu: int) -> None:
+def test_a_running_container_counts_with_the_largest_of_its_resources(status: Json, cpu: int) -> None:
     assert request_of(containers=[container(cpu="2")], status=status) == {"cpu": cpu}
 
 
-def test_a_waiting_pod_asks_for_what_its_spec_says() -> None:
+def test_a_waiting_pod_counts_with_its_spec() -> None:
     waiting = pod(containers=[container(cpu="2")], status={"containerStatuses": [given(cpu="3")]})
     assert dict(decode(waiting).shape.request) == {"cpu": 2000}
 
 
-def test_what_the_kubelet_does_not_name_is_held_as_asked() -> None:
+def test_resources_missing_in_the_status_count_as_requested() -> None:
     asked = container(requests={"cpu": "2", GPU: "1"}, limits={GPU: "1"})
     status = {"containerStatuses": [given(cpu="1")], "conditions": pending("Infeasible")}
     assert request_of(containers=[asked], status=status) == {"cpu": 1000, GPU: 1}
@@ -59,7 +59,7 @@ def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:
     assert request_of(containers=[container(cpu="1")], initContainers=inits, status=status) == {"cpu": 6000}
 
 
-def test_the_whole_pod_is_resized() -> None:
+def test_pod_level_resources_are_resized() -> None:
     whole = {"requests": {"cpu": "2"}}
     status = {"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "4"}}
     assert request_of(resources=whole, status=status) == {"cpu": 4000}

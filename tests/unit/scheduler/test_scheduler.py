@@ -84,7 +84,7 @@ class Times:
         return self.passed
 
 
-def test_clock_follows_time_that_passes_and_not_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steady_clock_ignores_jumps_of_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     times = Times()
     monkeypatch.setattr("gpu_scheduler.scheduler.scheduler.time", times)
     clock = SteadyClock()
@@ -94,7 +94,7 @@ def test_clock_follows_time_that_passes_and_not_the_wall_clock(monkeypatch: pyte
     assert clock() == 1_700_000_007.0
 
 
-async def test_pods_are_bound_with_their_devices_and_nothing_is_left_open() -> None:
+async def test_pods_are_bound_with_their_devices_and_no_commit_stays_open() -> None:
     async with wired() as (client, wire, bystander):
         await bystander.create(NODES, gpu_node("n0", 4))
         scheduler = Running(client, settings())
@@ -119,7 +119,7 @@ async def test_pods_are_bound_with_their_devices_and_nothing_is_left_open() -> N
         assert any(sent.path.endswith("/placements") for sent in wire.sent[:first_bind])
 
 
-async def test_scheduler_is_ready_once_it_has_seen_everything() -> None:
+async def test_scheduler_is_ready_once_its_caches_are_synced() -> None:
     async with wired() as (client, wire, _):
         may_list = asyncio.Event()
         wire.plan("GET", "/api/v1/pods", after(may_list.wait))
@@ -141,7 +141,7 @@ async def test_scheduler_is_ready_once_it_has_seen_everything() -> None:
             assert "gpu_scheduler" in (await scheduler.ask("/metrics"))[1]
 
 
-async def test_what_was_promised_before_a_stop_in_the_middle_is_kept_by_the_next_leader() -> None:
+async def test_next_leader_carries_out_what_was_committed_before_a_stop() -> None:
     async with wired() as (client, wire, bystander):
         await bystander.create(NODES, gpu_node("n0", 4))
         await bystander.create(PODS, gpu_pod("p"), "default")
@@ -168,7 +168,7 @@ async def test_what_was_promised_before_a_stop_in_the_middle_is_kept_by_the_next
             await until(nothing_open)
 
 
-async def test_leader_that_loses_the_lease_sends_nothing_more_and_takes_its_turn_again() -> None:
+async def test_fenced_leader_sends_nothing_more_and_competes_for_the_lease_again() -> None:
     async with wired() as (client, wire, bystander):
         await bystander.create(NODES, gpu_node("n0", 4))
         scheduler = Running(client, settings())
@@ -198,7 +198,7 @@ async def test_leader_that_loses_the_lease_sends_nothing_more_and_takes_its_turn
             assert promised == ["p0", "p1"]
 
 
-async def test_promise_that_nobody_can_read_ends_the_scheduler() -> None:
+async def test_missing_committed_intent_ends_the_scheduler() -> None:
     async with wired() as (client, _, bystander):
         lease = CommitLog(bystander, Candidate("default", "leader", "before", duration=1.0))
         await lease.acquire()
@@ -211,7 +211,7 @@ async def test_promise_that_nobody_can_read_ends_the_scheduler() -> None:
         assert raised.group_contains(MissingIntentError)
 
 
-async def test_promise_that_the_next_leader_has_kept_meanwhile_is_not_taken_for_deleted() -> None:
+async def test_intent_that_a_later_leader_has_finished_is_not_reported_as_deleted() -> None:
     async with wired() as (client, wire, bystander):
         before = CommitLog(bystander, Candidate("default", "leader", "before"))
         await before.acquire()
@@ -245,7 +245,7 @@ async def test_promise_that_the_next_leader_has_kept_meanwhile_is_not_taken_for_
             await until(bound(bystander, "p"))
 
 
-async def test_scheduler_takes_over_as_soon_as_the_api_answers_again() -> None:
+async def test_scheduler_takes_over_once_the_api_recovers() -> None:
     async with wired() as (client, wire, bystander):
         lease = CommitLog(bystander, Candidate("default", "leader", "before", duration=1.0))
         await lease.acquire()

@@ -69,7 +69,7 @@ async def watched() -> AsyncIterator[Watched]:
             yield made
 
 
-async def test_healthy_memory_shows_no_difference_whatever_happens() -> None:
+async def test_correct_caches_show_no_difference() -> None:
     async with watched() as here:
         for number in range(6):
             await here.create_pod(f"p{number}", "n0" if number % 2 else "")
@@ -83,7 +83,7 @@ async def test_healthy_memory_shows_no_difference_whatever_happens() -> None:
         assert await here.compare() == []
 
 
-async def test_what_is_decided_and_not_yet_done_is_no_difference() -> None:
+async def test_open_decisions_are_no_difference() -> None:
     async with watched() as here:
         await here.create_pod("a")
         await here.feed.catch_up()
@@ -146,7 +146,7 @@ async def test_planted_difference_is_found(plant: Callable[[State, str], None], 
         assert found.startswith(line)
 
 
-async def test_what_changes_while_it_is_compared_is_left_for_the_next_time() -> None:
+async def test_objects_that_change_during_the_comparison_are_skipped() -> None:
     async with watched() as here:
         for name in ("a", "b"):
             await here.create_pod(name, "n0")

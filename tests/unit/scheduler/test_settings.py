@@ -23,7 +23,7 @@ def problems(file: Path | None, **overrides: object) -> list[str]:
     return [line.removeprefix(f"{file}: ") for line in found.value.problems]
 
 
-def test_defaults_are_those_of_the_core_and_of_the_public_contract() -> None:
+def test_defaults_are_those_of_the_engine_and_of_the_contract() -> None:
     settings = load_settings()
     assert settings.core == Config()
     assert settings.scheduler_names == ("gpu-scheduler",)
@@ -33,12 +33,12 @@ def test_defaults_are_those_of_the_core_and_of_the_public_contract() -> None:
     assert (settings.log_format, settings.log_level) == ("console", "info")
 
 
-def test_every_process_has_an_identity_of_its_own() -> None:
+def test_every_process_has_its_own_identity() -> None:
     assert load_settings().identity != load_settings().identity
     assert load_settings(None, {"identity": "me"}).identity == "me"
 
 
-def test_file_sets_what_it_names(tmp_path: Path) -> None:
+def test_file_overrides_defaults(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         """
@@ -59,17 +59,17 @@ def test_file_sets_what_it_names(tmp_path: Path) -> None:
     assert core.levels == (("zone", "topology.kubernetes.io/zone"), ("block", "example.com/block"))
 
 
-def test_flags_win_over_the_file_and_absent_ones_do_not_count(tmp_path: Path) -> None:
+def test_flags_override_the_file_unless_absent(tmp_path: Path) -> None:
     file = write(tmp_path, "holdSeconds: 60\ninFlight: 8\n")
     settings = load_settings(file, {"holdSeconds": 5, "inFlight": None})
     assert (settings.hold, settings.in_flight) == (5.0, 8)
 
 
-def test_empty_file_means_the_defaults(tmp_path: Path) -> None:
+def test_empty_file_keeps_the_defaults(tmp_path: Path) -> None:
     assert load_settings(write(tmp_path, "# nothing\n")).core == Config()
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         """
@@ -97,18 +97,18 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_key_that_resembles_nothing_lists_what_is_known(tmp_path: Path) -> None:
+def test_unknown_key_without_a_close_match_lists_all_keys(tmp_path: Path) -> None:
     (line,) = problems(write(tmp_path, "zzz: 1\n"))
     assert line == f"zzz: no such setting; known are {', '.join(FIELDS)}"
 
 
-def test_flag_that_is_wrong_is_told_as_such() -> None:
+def test_wrong_flag_is_reported_as_command_line() -> None:
     assert problems(None, logLevel="loud") == [
         "command line: logLevel: must be debug, info, warning or error, not 'loud'"
     ]
 
 
-def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+def test_conflicting_settings_are_refused(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         "topologyLevels: [{name: node, label: a/b}, {name: rack, label: a/c}, {name: rack, label: a/d}]\n",
@@ -130,11 +130,11 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         ('"in\\nFlight": 1\n', "in Flight: no such setting; did you mean inFlight?"),
     ],
 )
-def test_file_that_cannot_be_read_as_settings_says_where(tmp_path: Path, text: str, line: str) -> None:
+def test_invalid_file_is_reported_with_its_line(tmp_path: Path, text: str, line: str) -> None:
     file = write(tmp_path, text)
     (found,) = problems(file)
     assert found.removeprefix(str(file)) == line
 
 
-def test_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     assert problems(tmp_path / "none.yaml") == ["cannot be read: No such file or directory"]

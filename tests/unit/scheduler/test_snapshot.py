@@ -41,7 +41,7 @@ def phase(view: ClusterSnapshot) -> Phase:
     return view.engine.state.records[KEY].phase
 
 
-async def test_what_would_be_decided_is_seen_and_nothing_is_written() -> None:
+async def test_snapshot_shows_the_next_decisions_and_writes_nothing() -> None:
     async with wired(group_kind()) as (client, wire, bystander):
         uids = await fill(bystander)
         await bystander.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
@@ -65,7 +65,7 @@ async def test_gang_that_does_not_fit_is_explained() -> None:
     assert (told.phase, told.refusal.fitting) == (Phase.WAITING, 4)
 
 
-async def test_leader_is_shown_and_what_it_has_promised_is_as_good_as_done() -> None:
+async def test_snapshot_shows_the_leader_and_counts_its_committed_binds() -> None:
     async with wired(group_kind()) as (client, _, bystander):
         uids = await fill(bystander)
         await bystander.create(NODES, gpu_node("n1", 4))
@@ -87,7 +87,7 @@ async def test_leader_is_shown_and_what_it_has_promised_is_as_good_as_done() -> 
 
 
 @pytest.mark.parametrize(("serves", "ours"), [(("other",), True), ((), False)])
-async def test_pods_are_those_of_the_scheduler_that_runs_there(serves: tuple[str, ...], ours: bool) -> None:
+async def test_snapshot_uses_the_scheduler_names_of_the_leader(serves: tuple[str, ...], ours: bool) -> None:
     async with wired(group_kind()) as (client, _, bystander):
         await fill(bystander, schedulerName="other")
         await CommitLog(bystander, Candidate("default", "leader", "a"), serves).acquire()
@@ -95,7 +95,7 @@ async def test_pods_are_those_of_the_scheduler_that_runs_there(serves: tuple[str
     assert (KEY in view.engine.state.records) is ours
 
 
-async def test_kinds_that_may_not_be_read_are_left_out_unless_nothing_can_be_said_without_them() -> None:
+async def test_forbidden_kinds_are_skipped_unless_they_are_required() -> None:
     async with wired(group_kind()) as (client, wire, bystander):
         await fill(bystander)
         for part in ("/queues", "/leases", "/persistentvolumes", "/namespaces"):

@@ -13,6 +13,7 @@ from gpu_scheduler.core.events import Delete, DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Notes, Shape, Slot
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import NOTES
 from gpu_scheduler.gangs.dialects.workload import Workloads
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
@@ -601,6 +602,16 @@ async def test_gang_whose_reading_fails_does_not_stop_the_others() -> None:
         for key in (bad, good):
             at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
         await until(lambda: at.numbers.writes["written"])
+
+
+async def test_entries_of_deleted_gangs_are_removed() -> None:
+    async with desk() as at:
+        alive = GangKey(LONE_POD, "default", (await at.add_pod("p", "")).metadata.uid)
+        at.tell(alive, status(Phase.RUNNING))
+        for number in range(5000):
+            at.tell(GangKey(LONE_POD, "default", f"gone-{number}"), status(Phase.RUNNING))
+        assert alive in at.writer._entries
+        assert len(at.writer._entries) <= 2048
 
 
 async def _has_events(at: Desk, number: int) -> bool:

@@ -97,7 +97,7 @@ def volume(zone: str) -> VolumeObject:
 # -- pods
 
 
-def test_pods_come_change_and_go_and_events_are_taken_once() -> None:
+def test_pods_are_added_changed_and_deleted_and_events_are_taken_once() -> None:
     see = translator()
     first = pod("a")
     see.on_pods_changed(added(first, pod("b")))
@@ -114,7 +114,7 @@ def test_pods_come_change_and_go_and_events_are_taken_once() -> None:
     [(pod("a"), False), (pod("a", nodeName="n0"), True), (None, True)],
     ids=["told that it had no node", "told that it had one", "only seen to be gone"],
 )
-def test_pod_that_is_gone_may_have_been_bound_unless_its_end_was_told(last: PodObject | None, maybe: bool) -> None:
+def test_a_deleted_pod_may_have_been_bound_unless_its_last_state_is_known(last: PodObject | None, maybe: bool) -> None:
     see = translator()
     first = pod("a")
     see.on_pods_changed(added(first))
@@ -123,7 +123,7 @@ def test_pod_that_is_gone_may_have_been_bound_unless_its_end_was_told(last: PodO
     assert see.take_events() == [PodGone("uid-a", maybe_bound=maybe)]
 
 
-def test_pod_that_was_replaced_under_its_name_goes_before_the_new_one_comes() -> None:
+def test_a_replaced_pod_is_deleted_before_its_successor_is_added() -> None:
     see = translator()
     old, new = pod("a"), pod("a", meta={"uid": "uid-a2"})
     see.on_pods_changed(added(old))
@@ -144,7 +144,7 @@ def test_pod_that_was_replaced_under_its_name_goes_before_the_new_one_comes() ->
     ],
     ids=["bound", "still waiting", "bound before", "of another scheduler", "bound when first seen"],
 )
-def test_pods_of_ours_that_were_seen_to_get_a_node_are_noted(
+def test_pods_of_ours_are_recorded_when_they_are_bound(
     before: dict[str, Any] | None, after: dict[str, Any], noted: bool
 ) -> None:
     see = translator()
@@ -159,7 +159,7 @@ def test_pods_of_ours_that_were_seen_to_get_a_node_are_noted(
     assert see.take_bound_pods() == []
 
 
-def test_gang_is_told_before_the_pod_that_completes_it() -> None:
+def test_a_gang_is_reported_before_the_pod_that_completes_it() -> None:
     see = translator()
     see.on_groups_changed("podgroup", added(podgroup()))
     assert see.take_events() == []
@@ -174,7 +174,7 @@ def test_gang_is_told_before_the_pod_that_completes_it() -> None:
 # -- namespaces
 
 
-def test_labels_of_a_namespace_count_for_every_pod_in_it() -> None:
+def test_changed_namespace_labels_affect_all_pods_of_the_namespace() -> None:
     see = translator()
     see.on_namespaces_changed(added(namespace(team="blue"), namespace("y", team="red")))
     assert see.take_events() == []
@@ -189,7 +189,7 @@ def test_labels_of_a_namespace_count_for_every_pod_in_it() -> None:
     }
 
 
-def test_namespace_whose_labels_stay_is_nobodys_concern() -> None:
+def test_unchanged_namespace_labels_affect_no_pod() -> None:
     see = translator()
     see.on_namespaces_changed(added(namespace(team="blue")))
     see.on_pods_changed(added(pod("a")))
@@ -205,7 +205,7 @@ def test_namespace_whose_labels_stay_is_nobodys_concern() -> None:
 # -- claims and volumes
 
 
-def test_claim_concerns_the_pods_that_use_it_until_they_are_gone() -> None:
+def test_a_claim_affects_the_pods_that_use_it() -> None:
     see = translator()
     first, other = user("a", "data"), user("b", "logs")
     see.on_pods_changed(added(first, other))
@@ -222,7 +222,7 @@ def test_claim_concerns_the_pods_that_use_it_until_they_are_gone() -> None:
     assert see.take_events() == []
 
 
-def test_claims_that_nobody_uses_any_more_leave_nothing_behind() -> None:
+def test_claims_of_deleted_pods_are_forgotten() -> None:
     see = translator()
     for number in range(100):
         one = user(f"p{number}", f"data-{number}")
@@ -231,7 +231,7 @@ def test_claims_that_nobody_uses_any_more_leave_nothing_behind() -> None:
     assert not see._users
 
 
-def test_volume_and_its_class_concern_the_pods_that_wait_with_a_claim() -> None:
+def test_volumes_and_classes_affect_waiting_pods_with_claims() -> None:
     see = translator()
     see.on_claims_changed(added(claim(volume="pv", annotations=DONE)))
     see.on_pods_changed(added(user("waits", "data"), user("runs", "data", nodeName="n0"), pod("plain")))
@@ -245,7 +245,7 @@ def test_volume_and_its_class_concern_the_pods_that_wait_with_a_claim() -> None:
     assert pods_in(see.take_events())["waits"].gates
 
 
-def test_class_that_waits_for_its_first_consumer_lets_the_pod_be_placed() -> None:
+def test_a_class_that_waits_for_its_first_consumer_does_not_gate_the_pod() -> None:
     see = translator()
     see.on_claims_changed(added(claim()))
     waiting = user("a", "data")
@@ -260,7 +260,7 @@ def test_class_that_waits_for_its_first_consumer_lets_the_pod_be_placed() -> Non
 # -- groups, classes, queues, nodes
 
 
-def test_group_that_turns_basic_sets_its_pods_free_and_back() -> None:
+def test_a_group_that_becomes_basic_releases_its_pods_and_can_take_them_back() -> None:
     see = translator()
     see.on_groups_changed("podgroup", added(podgroup()))
     see.on_pods_changed(added(native("a"), native("b"), pod("other")))
@@ -275,7 +275,7 @@ def test_group_that_turns_basic_sets_its_pods_free_and_back() -> None:
     assert {name: found.gang for name, found in pods_in(events).items()} == {"a": NATIVE, "b": NATIVE}
 
 
-def test_group_that_goes_takes_no_pod_along() -> None:
+def test_a_deleted_group_keeps_its_pods() -> None:
     see = translator()
     see.on_groups_changed("podgroup", added(podgroup()))
     see.on_pods_changed(added(native("a")))
@@ -284,7 +284,7 @@ def test_group_that_goes_takes_no_pod_along() -> None:
     assert see.take_events() == [GangGone(NATIVE)]
 
 
-def test_priority_class_gives_gangs_their_priority_and_takes_it_away() -> None:
+def test_priority_classes_set_the_priority_of_gangs() -> None:
     see = translator()
     see.on_groups_changed("podgroup", added(podgroup(priorityClassName="high")))
     see.on_pods_changed(added(native("a")))
@@ -297,7 +297,7 @@ def test_priority_class_gives_gangs_their_priority_and_takes_it_away() -> None:
     assert priorities == [None, 1000, 2000, None]
 
 
-def test_queues_of_both_kinds_come_and_go() -> None:
+def test_queues_of_both_kinds_are_added_and_deleted() -> None:
     see = translator()
     see.on_queues_changed(VOLCANO_QUEUES, added(group("blue", weight=2)))
     see.on_queues_changed(QUEUES, added(group("blue", quota={GPU: "4"})))
@@ -311,7 +311,7 @@ def test_queues_of_both_kinds_come_and_go() -> None:
     ]
 
 
-def test_nodes_come_and_go() -> None:
+def test_nodes_are_added_and_deleted() -> None:
     see = translator()
     seen = node("n0", capacity={GPU: "8"}, allocatable={GPU: "8"})
     see.on_nodes_changed(added(seen))

@@ -52,42 +52,42 @@ def known(*objects: ClaimObject | VolumeObject | StorageClassObject) -> VolumeCl
     return found
 
 
-def test_a_pod_without_claims_may_go_anywhere() -> None:
+def test_a_pod_without_claims_has_no_constraints() -> None:
     assert known().constraints(user()) == VolumeConstraints()
     assert claims_of(user()) == ()
     assert known().unbound(pod()) == {}
 
 
-def test_a_bound_claim_takes_the_pod_to_its_volume() -> None:
+def test_a_bound_claim_restricts_the_pod_to_the_nodes_of_its_volume() -> None:
     claims = known(claim(annotations=DONE, volumeName="pv1"), volume())
     assert claims.constraints(user("data")) == VolumeConstraints(((IN_A,),))
     assert claims.unbound(user("data")) == {}
 
 
-def test_a_volume_that_is_everywhere_asks_for_nothing() -> None:
+def test_a_volume_without_affinity_has_no_constraints() -> None:
     claims = known(claim(annotations=DONE, volumeName="pv1"), volume(zone=None))
     assert claims.constraints(user("data")) == VolumeConstraints()
 
 
-def test_every_claim_has_a_say_and_equal_ones_speak_once() -> None:
+def test_constraints_of_all_claims_apply_without_duplicates() -> None:
     bound = [claim(name, DONE, volumeName=f"pv-{name}") for name in "abc"]
     claims = known(*bound, volume("pv-a"), volume("pv-b"), volume("pv-c", "b"))
     assert len(claims.constraints(user("a", "b", "c")).terms) == 2
 
 
-def test_a_claim_that_waits_for_its_consumer_is_bound_with_the_pod() -> None:
+def test_a_claim_that_waits_for_its_first_consumer_is_unbound() -> None:
     claims = known(claim(storageClassName="fast"), storage_class())
     assert claims.constraints(user("data")) == VolumeConstraints()
     assert claims.unbound(user("data")) == {"data": ""}
 
 
-def test_a_storage_class_says_where_its_volumes_can_be() -> None:
+def test_allowed_topologies_of_a_storage_class_apply() -> None:
     allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     claims = known(claim(storageClassName="fast"), storage_class(allowedTopologies=allowed))
     assert claims.constraints(user("data")) == VolumeConstraints(((IN_A,),))
 
 
-def test_a_claim_whose_node_is_chosen_leaves_no_choice() -> None:
+def test_a_claim_with_a_selected_node_restricts_the_pod_to_it() -> None:
     chosen = {"volume.kubernetes.io/selected-node": "node3"}
     claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class())
     named = NodeTerm(fields=(Requirement("metadata.name", SelectorOperator.IN, ("node3",)),))
@@ -95,7 +95,7 @@ def test_a_claim_whose_node_is_chosen_leaves_no_choice() -> None:
     assert claims.unbound(user("data")) == {"data": "node3"}
 
 
-def test_a_chosen_node_must_be_one_that_the_storage_class_allows() -> None:
+def test_selected_node_and_allowed_topologies_both_apply() -> None:
     chosen = {"volume.kubernetes.io/selected-node": "node3"}
     allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     claims = known(claim(annotations=chosen, storageClassName="fast"), storage_class(allowedTopologies=allowed))
@@ -114,7 +114,7 @@ def test_a_chosen_node_must_be_one_that_the_storage_class_allows() -> None:
         pytest.param({ZONE: "a__"}, "zone-a zone-b old-b unzoned", id="no list of zones"),
     ],
 )
-def test_labels_of_a_volume_say_in_which_zones_it_is(labels: Json, accepted: str) -> None:
+def test_zone_labels_of_a_volume_apply(labels: Json, accepted: str) -> None:
     claims = known(claim(annotations=DONE, volumeName="pv1"), volume(zone=None, labels=labels))
     nodes = {"zone-a": {ZONE: "a"}, "zone-b": {ZONE: "b"}, "old-b": {OLD_ZONE: "b"}, "unzoned": {"disk": "ssd"}}
     table = NodeTable()
@@ -169,7 +169,7 @@ def test_labels_of_a_volume_say_in_which_zones_it_is(labels: Json, accepted: str
         ),
     ],
 )
-def test_a_pod_waits_for_its_claim_and_says_which(
+def test_a_gate_names_the_claim_that_the_pod_waits_for(
     objects: list[ClaimObject | VolumeObject | StorageClassObject], kind: GateKind, said: str
 ) -> None:
     (gate,) = known(*objects).constraints(user("data")).gates
@@ -178,7 +178,7 @@ def test_a_pod_waits_for_its_claim_and_says_which(
     assert "data" in gate.subject
 
 
-def test_what_is_removed_is_forgotten() -> None:
+def test_removed_objects_are_forgotten() -> None:
     objects = (claim(annotations=DONE, volumeName="pv1"), volume(), storage_class())
     claims = known(*objects)
     for one in objects:
@@ -187,7 +187,7 @@ def test_what_is_removed_is_forgotten() -> None:
     assert claims.constraints(user("data")).gates[0].kind is GateKind.MISSING_CLAIM
 
 
-def test_an_ephemeral_volume_has_a_claim_made_for_the_pod() -> None:
+def test_an_ephemeral_volume_needs_a_claim_owned_by_the_pod() -> None:
     raw = user(volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}])
     assert claims_of(raw) == ("worker-0-scratch",)
     assert "is not made yet" in known().constraints(raw).gates[0].subject
@@ -198,6 +198,6 @@ def test_an_ephemeral_volume_has_a_claim_made_for_the_pod() -> None:
     assert "was not made for this pod" in known(stray, storage_class()).constraints(raw).gates[0].subject
 
 
-def test_the_old_annotation_still_names_the_class() -> None:
+def test_the_beta_annotation_names_the_storage_class() -> None:
     old = claim(annotations={"volume.beta.kubernetes.io/storage-class": "fast"})
     assert known(old, storage_class()).constraints(user("data")) == VolumeConstraints()

@@ -15,7 +15,8 @@ from gpu_scheduler.core.events import Bind, Event, GangGone, GangSeen, PodGone, 
 from gpu_scheduler.core.model import GangKey, Queue
 from gpu_scheduler.gangs.contract import DEVICES, QUEUES
 from gpu_scheduler.k8s.client import Client
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.discovery import Served
+from gpu_scheduler.k8s.objects import OwnerReference, PodObject
 from gpu_scheduler.k8s.resources import NODES, PODS, PRIORITY_CLASSES, Resource
 from gpu_scheduler.scheduler import watcher as watcher_module
 from gpu_scheduler.scheduler.settings import Settings
@@ -30,7 +31,7 @@ MEMBER = {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}
 
 
 @pytest.fixture(autouse=True)
-def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _discover_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher_module, "DISCOVERY_PERIOD", 0.05)
 
 
@@ -70,7 +71,7 @@ async def watching(*kinds: Any) -> AsyncIterator[Watched]:
             yield made
 
 
-async def test_everything_is_read_before_the_pods_are_and_then_followed() -> None:
+async def test_pods_are_listed_last_and_then_everything_is_watched() -> None:
     async with live_server(group_kind()) as (client, server):
         watched = Watched(client, server)
         await watched.create_member("a")
@@ -94,7 +95,7 @@ async def test_everything_is_read_before_the_pods_are_and_then_followed() -> Non
             assert watched.watcher.lags().keys() >= {"pods", "nodes", "queues", "podgroups"}
 
 
-async def test_pods_are_asked_for_only_when_all_else_has_come() -> None:
+async def test_pods_are_listed_only_after_all_other_kinds() -> None:
     asked: list[str] = []
     may_answer = asyncio.Event()
 
@@ -120,7 +121,7 @@ async def test_pods_are_asked_for_only_when_all_else_has_come() -> None:
             assert asked[6:] == ["pods"]
 
 
-async def test_kind_that_is_installed_later_is_followed_and_let_go_when_it_is_removed() -> None:
+async def test_a_kind_installed_later_is_watched_until_it_is_removed() -> None:
     async with watching() as watched:
         await watched.create_member("a")
         await watched.watcher.wait_synced()
@@ -139,7 +140,7 @@ async def test_kind_that_is_installed_later_is_followed_and_let_go_when_it_is_re
         await until(lambda: any(isinstance(event, GangSeen) for event in watched.take()))
 
 
-async def test_queues_of_a_kind_that_is_removed_are_gone() -> None:
+async def test_queues_of_a_removed_kind_are_deleted() -> None:
     async with watching() as watched:
         await watched.watcher.wait_synced()
         await watched.client.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
@@ -148,7 +149,7 @@ async def test_queues_of_a_kind_that_is_removed_are_gone() -> None:
         await until(lambda: watched.saw(QueueGone("blue")))
 
 
-async def test_gangs_of_a_kind_that_may_not_be_read_wait_and_all_others_go_on() -> None:
+async def test_gangs_of_a_forbidden_kind_wait_and_all_others_go_on() -> None:
     async with wired(group_kind()) as (client, wire, bystander):
         watched = Watched(client, wire.server)
         wire.plan("GET", "podgroups", *[answer_with(403)] * 1000)
@@ -161,7 +162,7 @@ async def test_gangs_of_a_kind_that_may_not_be_read_wait_and_all_others_go_on() 
             await until(lambda: any(isinstance(event, GangSeen) for event in watched.take()))
 
 
-async def test_without_the_queues_that_may_not_be_read_nothing_begins() -> None:
+async def test_nothing_starts_while_queues_are_forbidden() -> None:
     async with wired() as (client, wire, _):
         watched = Watched(client, wire.server)
         wire.plan("GET", "/queues", *[answer_with(403)] * 1000)
@@ -172,7 +173,7 @@ async def test_without_the_queues_that_may_not_be_read_nothing_begins() -> None:
             await watched.watcher.wait_synced()
 
 
-async def test_one_catches_up_with_everything_that_happened_before() -> None:
+async def test_catch_up_waits_for_everything_that_happened_before() -> None:
     async with watching(group_kind()) as watched:
         await watched.watcher.wait_synced()
         for number in range(5):
@@ -191,7 +192,7 @@ async def test_one_catches_up_with_everything_that_happened_before() -> None:
         assert len(watched.watcher.translator.pods) == 4
 
 
-async def test_one_catches_up_although_a_kind_is_removed_meanwhile() -> None:
+async def test_catch_up_returns_although_a_kind_is_removed_meanwhile() -> None:
     async with watching(group_kind()) as watched:
         await watched.watcher.wait_synced()
         watched.server.registry.kinds.remove(GROUPS.group, GROUPS.plural)
@@ -218,7 +219,7 @@ async def test_binder_finds_pods_their_unbound_claims_and_their_annotations() ->
         assert watched.watcher.pod("unknown") is None
 
 
-async def test_template_of_an_owner_tells_what_members_will_need() -> None:
+async def test_templates_of_an_owner_give_the_expected_members() -> None:
     groups = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
     jobs = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
     kinds = [replace(group_kind(), **found._asdict()) for found in (groups, jobs)]
@@ -237,3 +238,24 @@ async def test_template_of_an_owner_tells_what_members_will_need() -> None:
         await until(lambda: expected() and expected()[-1])
         (members,) = expected()[-1]
         assert (members.count, members.role, members.shape.gpus) == (2, "worker", 2)
+
+
+async def test_owners_that_arrive_together_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        name = request.path.rsplit("/", 1)[1]
+        return web.json_response({"metadata": {"name": name, "uid": f"u{name[1:]}", "managedFields": []}, "spec": {}})
+
+    async with client_of(answer) as client:
+        watcher = ClusterWatcher(client, Settings(), lambda: None)
+        reads = []
+        monkeypatch.setattr(watcher.translator, "reread_groups", lambda: reads.append(1))
+        watcher._owners.served = Served((jobs,))
+        for number in range(200):
+            owner = OwnerReference(jobs.api_version, jobs.kind, f"j{number}", f"u{number}", controller=True)
+            watcher._owners.find("ns", owner)
+        await until(lambda: not watcher._owners._fetching)
+        await until(lambda: reads)
+        await asyncio.sleep(2 * watcher_module.OWNER_BATCH_DELAY)
+        assert len(reads) < 20
