@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import ceil
 
 from embedded_kube.schema.quantities import canonical
-from gpu_scheduler.gangs.pods.device_map import MapError, find_mistakes, map_group, parse_map
+from gpu_scheduler.gangs.pods.device_map import MapError, find_map_errors, map_group, parse_map
 from gpu_scheduler.k8s.quantity import (
     MAX_LENGTH,
     MAX_VALUE,
@@ -26,7 +26,7 @@ _QUANTITIES = ("0", "1", "500m", "1.5Gi", "1e3", "12E-3", "+1", "-2Ki", "9223372
 
 def _read_map(given: Input) -> str:
     text = given.body.decode("utf-8", "surrogateescape")
-    mistakes = find_mistakes(text)
+    mistakes = find_map_errors(text)
     if mistakes:
         parse_map(text)
         raise AssertionError(f"read although it has mistakes: {mistakes}")

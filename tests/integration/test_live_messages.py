@@ -331,7 +331,7 @@ def test_the_group_of_a_pod_does_not_exist(owner: Owner) -> None:
 
 def test_a_gang_is_invalid(owner: Owner) -> None:
     owner.submit("train", 2, options={"on-member-lost": "explode"})
-    owner.reads('not valid: gpu-scheduler.io/on-member-lost: \'explode\' is none of "hold", "restart", "shrink"')
+    owner.reads('not valid: gpu-scheduler.io/on-member-lost: \'explode\' is not one of "hold", "restart", "shrink"')
 
 
 def test_a_gang_did_not_start_in_time(owner: Owner) -> None:

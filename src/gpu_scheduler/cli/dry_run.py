@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Phase, Status, collect_facts, phase_of, status_of
 from gpu_scheduler.core.reasons import Unplaceable
 from gpu_scheduler.core.state import LONE_POD, State
-from gpu_scheduler.gangs.dialects import show_key
+from gpu_scheduler.gangs.dialects import display_name
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,4 @@ def name_of(record: GangRecord) -> str:
     """What people call a gang; a gang of one is called like its pod."""
     if record.key.dialect == LONE_POD:
         return next((pod.name for pod in record.members.values()), record.key.name)
-    return show_key(record.key).removeprefix(f"{record.key.namespace}/")
+    return display_name(record.key).removeprefix(f"{record.key.namespace}/")

@@ -30,12 +30,12 @@ def is_scheduled(status: Status) -> bool | None:
     """Whether the gang has its places; None while that is being decided, and when nobody is there or left."""
     if status.phase in _STARTED:
         return True
-    if status.phase in _UNDERWAY or status.phase is Phase.FAILED or members_there(status) == 0:
+    if status.phase in _UNDERWAY or status.phase is Phase.FAILED or count_members(status) == 0:
         return None
     return False
 
 
-def members_there(status: Status) -> int:
+def count_members(status: Status) -> int:
     """How many pods the gang has, in whatever state."""
     return status.waiting + status.running + status.succeeded + status.failed
 

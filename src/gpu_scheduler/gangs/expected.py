@@ -82,7 +82,7 @@ def is_owned_by_job(raw: RawObject) -> bool:
     return any(is_job_group(owner.api_version.partition("/")[0]) for owner in raw.metadata.owner_references or ())
 
 
-def coming_scheduler(raw: RawObject, context: GangContext) -> str:
+def job_scheduler(raw: RawObject, context: GangContext) -> str:
     """Returns the scheduler that the pods of the owner job will name; "" when the job does not say."""
     job, kind = _owner_job(raw, context), _owner_kind(raw)
     if not job or kind is None:

@@ -27,10 +27,10 @@ from gpu_scheduler.k8s.times import parse_time
 
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 
-NO_QUEUE = "default"
+DEFAULT_QUEUE_NAME = "default"
 """What Volcano calls the queue of those who name none."""
 
-MOST_MEMBERS = 20_000
+MAX_MEMBERS = 20_000
 """The largest minimum. Slots are kept for members that are still to come, and each takes time and memory."""
 
 _CUTS = 60
@@ -52,7 +52,7 @@ def as_list(value: object) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def note(meta: Meta, name: str) -> str:
+def annotation(meta: Meta, name: str) -> str:
     """An annotation, or "" where there is none."""
     return (meta.annotations or {}).get(name, "")
 
@@ -69,12 +69,12 @@ def created_at(meta: Meta) -> float:
 
 def read_queue(name: str) -> str:
     """A queue's name as the core knows it: the default queue is the nameless one."""
-    return "" if name == NO_QUEUE else name
+    return "" if name == DEFAULT_QUEUE_NAME else name
 
 
 def queue_of(pod: PodObject) -> str:
     """The queue that a pod asks for itself."""
-    return read_queue(note(pod.metadata, QUEUE) or note(pod.metadata, VOLCANO_QUEUE))
+    return read_queue(annotation(pod.metadata, QUEUE) or annotation(pod.metadata, VOLCANO_QUEUE))
 
 
 def quote(text: object) -> str:
@@ -93,14 +93,14 @@ def read_minimum(value: object, field: str, absent: int | None = None) -> int:
     """How many members must start together; 0 and nothing mean `absent`, where a dialect has such a rule."""
     if absent is not None and value in (None, 0):
         return absent
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_MEMBERS:
-        right = f"write how many pods must start together, from 1 to {MOST_MEMBERS}"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_MEMBERS:
+        right = f"write how many pods must start together, from 1 to {MAX_MEMBERS}"
         raise BadOptionError(f"{field}: {_shown(value)}; {right}")
     return value
 
 
 def _shown(value: object) -> str:
-    return "missing" if value is None else f"{quote(value)} is no such number"
+    return "missing" if value is None else f"{quote(value)} is not a valid number"
 
 
 def with_options(gang: Gang, annotations: Mapping[str, str] | None) -> Gang:
@@ -159,7 +159,7 @@ def read_seconds(name: str, text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise BadOptionError(f'{name}: {quote(text)} is no number of seconds above 0; write for example "300"')
+        raise BadOptionError(f'{name}: {quote(text)} is not a number of seconds above 0; write for example "300"')
     return seconds
 
 
@@ -178,7 +178,7 @@ def _read_recovery(name: str, text: str) -> OnMemberLost:
         return OnMemberLost(text)
     except ValueError:
         words = ", ".join(f'"{word.value}"' for word in OnMemberLost)
-        raise BadOptionError(f"{name}: {quote(text)} is none of {words}") from None
+        raise BadOptionError(f"{name}: {quote(text)} is not one of {words}") from None
 
 
 def _read_topology(name: str, text: str) -> tuple[TopologyRule, ...]:
@@ -190,7 +190,7 @@ def _read_rules(name: str, text: str) -> Iterator[TopologyRule]:
         how, _, level = part.strip().partition(":")
         if how not in ("required", "preferred") or not level.strip():
             raise BadOptionError(
-                f'{name}: {quote(part)} is no rule; write "required:rack,preferred:nvlink" or the like'
+                f'{name}: {quote(part)} is not a rule; write "required:rack,preferred:nvlink" or the like'
             )
         yield TopologyRule(level.strip(), required=how == "required")
 

@@ -9,8 +9,8 @@ from gpu_scheduler.core.events import Event, QueueGone, QueueSeen
 from gpu_scheduler.core.model import MILLI, Queue
 from gpu_scheduler.gangs.conditions import change_status
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
-from gpu_scheduler.gangs.dialects.dialect import Patch, patch_object
-from gpu_scheduler.gangs.options import NO_QUEUE, as_dict, read_queue
+from gpu_scheduler.gangs.dialects.dialect import StatusPatch, patch_object
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME, as_dict, read_queue
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.k8s.quantity import QuantityError
 from gpu_scheduler.k8s.requests import read_amounts
@@ -31,7 +31,7 @@ class QueueUse(NamedTuple):
     allocated: Mapping[str, int] = {}
 
 
-class QueueBook:
+class QueueRegistry:
     """Every queue there is. Where both kinds have one name ours counts; the queue "default" is for those who name none.
 
     A queue that makes no sense is closed until it does, and its object says why.
@@ -56,9 +56,9 @@ class QueueBook:
         """The queues that have an object, by the names that gangs are charged under."""
         return {read_queue(name) for name, _ in self._objects}
 
-    def encode(self, name: str, use: QueueUse, gpu_resources: Iterable[str]) -> list[Patch]:
+    def encode(self, name: str, use: QueueUse, gpu_resources: Iterable[str]) -> list[StatusPatch]:
         """What has to be written so that a queue's object tells its use; nothing when it does or there is none."""
-        found = self._current(name or NO_QUEUE)
+        found = self._current(name or DEFAULT_QUEUE_NAME)
         if found is None:
             return []
         resource, raw = found
@@ -77,11 +77,11 @@ class QueueBook:
         after = self._current(name)
         if after is None:
             return [QueueGone(read_queue(name))] if before is not None else []
-        queue = read_any_queue(*after)
-        return [QueueSeen(queue)] if before is None or read_any_queue(*before) != queue else []
+        queue = decode_any_queue(*after)
+        return [QueueSeen(queue)] if before is None or decode_any_queue(*before) != queue else []
 
 
-def read_any_queue(resource: Resource, raw: RawObject) -> Queue:
+def decode_any_queue(resource: Resource, raw: RawObject) -> Queue:
     """The queue that an object means; a closed one if it makes no sense."""
     try:
         return decode_queue(raw) if resource == QUEUES else decode_volcano_queue(raw)
@@ -121,7 +121,7 @@ def decode_volcano_queue(raw: RawObject) -> Queue:
 def _read_weight(spec: Json) -> int:
     weight = spec.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
-        raise QueueError(f"spec.weight: {weight!r} is no whole number of 1 or more")
+        raise QueueError(f"spec.weight: {weight!r} is not a whole number of 1 or more")
     return weight
 
 

@@ -16,14 +16,14 @@ from gpu_scheduler.gangs.dialects import (
     Dialect,
     GangContext,
     Membership,
-    Patch,
     StatusMessage,
-    Telling,
+    StatusPatch,
+    StatusUpdate,
     dialect_named,
     dialect_of,
     read_membership,
 )
-from gpu_scheduler.gangs.options import created_at, note, quote, read_queue
+from gpu_scheduler.gangs.options import annotation, created_at, quote, read_queue
 from gpu_scheduler.gangs.roles import leader_role
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
@@ -116,13 +116,13 @@ class GangRegistry:
 
     # -- what was seen
 
-    def see_pod(self, pod: PodObject) -> list[Event]:
+    def on_pod_changed(self, pod: PodObject) -> list[Event]:
         """A pod came or changed."""
         uid = pod.metadata.uid
         old = self._pods.get(uid)
         key = read_membership(pod).gang
         if key is None and not self._serves(pod):
-            return self.lose_pod(pod)  # it may have been in a group before
+            return self.on_pod_deleted(pod)  # it may have been in a group before
         marks = _read_marks(pod, key) if key is not None else None
         self._pods[uid] = _Seat(pod, key, marks)
         events: list[Event] = []
@@ -134,7 +134,7 @@ class GangRegistry:
                 events += self._define(entry)
         return events + self._define_lone(pod)
 
-    def lose_pod(self, pod: PodObject) -> list[Event]:
+    def on_pod_deleted(self, pod: PodObject) -> list[Event]:
         """A pod went."""
         uid = pod.metadata.uid
         self._lone.pop(uid, None)
@@ -142,7 +142,7 @@ class GangRegistry:
         seat = self._pods.pop(uid, None)
         return self._leave(uid, seat) if seat is not None else []
 
-    def see_object(self, dialect: str, raw: RawObject) -> list[Event]:
+    def on_object_changed(self, dialect: str, raw: RawObject) -> list[Event]:
         """A gang object came or changed."""
         where = _ObjectKey(dialect, raw.metadata.namespace, raw.metadata.name)
         old = self._objects.get(where)
@@ -154,7 +154,7 @@ class GangRegistry:
             self._entry(key)
         return self._turn(where, before)
 
-    def lose_object(self, dialect: str, raw: RawObject) -> list[Event]:
+    def on_object_deleted(self, dialect: str, raw: RawObject) -> list[Event]:
         """A gang object went: its pods wait for it, or run on."""
         where = _ObjectKey(dialect, raw.metadata.namespace, raw.metadata.name)
         before = self._alone_in(where)
@@ -164,11 +164,11 @@ class GangRegistry:
             self._drop_if_empty(self._entries[key])
         return events
 
-    def read_again(self) -> list[Event]:
+    def decode_all(self) -> list[Event]:
         """What the context says has changed (a priority class, a job, the served kinds): reads every gang anew."""
         return [event for entry in list(self._entries.values()) for event in self._define(entry)]
 
-    def take_affected(self) -> list[PodObject]:
+    def take_affected_pods(self) -> list[PodObject]:
         """Pods whose membership has turned since the last call, although they did not change themselves."""
         affected = [self._pods[uid].pod for uid in self._affected]
         self._affected.clear()
@@ -182,9 +182,9 @@ class GangRegistry:
         if found.gang is None:
             return found
         raw = self._object(found.gang)
-        if raw is None or not dialect_of(found.gang).stands_alone(found.gang, raw):
+        if raw is None or not dialect_of(found.gang).is_individual(found.gang, raw):
             return found
-        return found._replace(gang=None, queue=found.queue or read_queue(note(raw.metadata, QUEUE)))
+        return found._replace(gang=None, queue=found.queue or read_queue(annotation(raw.metadata, QUEUE)))
 
     def object_of(self, key: GangKey) -> RawObject | PodObject | None:
         """The object that carries a gang's status: its own, else one of its pods, else None."""
@@ -196,7 +196,7 @@ class GangRegistry:
         if raw is not None or entry is None or entry.dialect.resources:
             return raw
         ours = [pod for pod in entry.samples() if self._serves(pod)]
-        return next((pod for pod in ours if note(pod.metadata, NOTES)), ours[0] if ours else None)
+        return next((pod for pod in ours if annotation(pod.metadata, NOTES)), ours[0] if ours else None)
 
     def members_of(self, key: GangKey) -> Collection[PodObject]:
         """The pods of a gang."""
@@ -212,7 +212,7 @@ class GangRegistry:
 
     def encode(
         self, key: GangKey, subject: RawObject | PodObject, status: Status, told: StatusMessage, now: float
-    ) -> list[Patch]:
+    ) -> list[StatusPatch]:
         """What has to be written so that a gang's object, or the pod in its place, says this; nothing when it does."""
         dialect = dialect_of(key)
         if dialect.resources and self.resource_of(key) is None:
@@ -220,7 +220,9 @@ class GangRegistry:
         if not status.exists:
             return []  # the object has been created since: the next status will be about it
         alive = self._sharing.get(self._where(key), {key: None})
-        return dialect.encode(key, subject, Telling(status, told, now, alive.keys(), self._owner_of(key)), self.context)
+        return dialect.encode(
+            key, subject, StatusUpdate(status, told, now, alive.keys(), self._owner_of(key)), self.context
+        )
 
     # -- how it is kept
 
@@ -266,7 +268,7 @@ class GangRegistry:
 
     def _read(self, entry: _Entry) -> Gang | None:
         raw = self._object(entry.key)
-        if raw is not None and entry.dialect.stands_alone(entry.key, raw):
+        if raw is not None and entry.dialect.is_individual(entry.key, raw):
             return None
         if not self._is_ours(entry, raw):
             return None
@@ -287,7 +289,7 @@ class GangRegistry:
             return False
         if any(name.startswith(f"{GROUP}/") for name in raw.metadata.annotations or ()):
             return True
-        return entry.dialect.awaits_scheduler(raw, self.context) in self.context.scheduler_names
+        return entry.dialect.expected_scheduler(raw, self.context) in self.context.scheduler_names
 
     def _define_lone(self, pod: PodObject) -> list[Event]:
         """A pod that starts by itself is made known as a gang only once it says something that others do not."""
@@ -296,7 +298,7 @@ class GangRegistry:
         if member.gang is not None or not self._serves(pod):
             self._lone.pop(uid, None)
             return []
-        if uid not in self._lone and not member.queue and not LONE_PODS.says_anything(pod):
+        if uid not in self._lone and not member.queue and not LONE_PODS.has_options(pod):
             return []
         gang = LONE_PODS.decode(GangKey(LONE_POD, pod.metadata.namespace, uid), None, (pod,), self.context)
         gang = replace(gang, queue=member.queue)
@@ -309,7 +311,9 @@ class GangRegistry:
         """For the groups of an object that are no gangs, the queue of their pods; None for the others."""
         raw = self._objects.get(where)
         return {
-            key: note(raw.metadata, QUEUE) if raw is not None and dialect_of(key).stands_alone(key, raw) else None
+            key: annotation(raw.metadata, QUEUE)
+            if raw is not None and dialect_of(key).is_individual(key, raw)
+            else None
             for key in self._sharing.get(where, ())
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from gpu_scheduler.core.model import Expected, Shape
 from gpu_scheduler.gangs.contract import EXECUTORS
 from gpu_scheduler.gangs.dialects.dialect import GangContext
-from gpu_scheduler.gangs.options import BadOptionError, note, quote
+from gpu_scheduler.gangs.options import BadOptionError, annotation, quote
 from gpu_scheduler.gangs.pods.device_map import read_number
 from gpu_scheduler.gangs.roles import role_of
 from gpu_scheduler.k8s.objects import Container, Meta, PodObject, PodSpec, RawObject, Resources
@@ -18,12 +18,12 @@ _MAX_EXECUTORS = 1000
 
 def read_executors(raw: RawObject) -> int:
     """Returns the number of executors that a group declares; 0 where it declares none."""
-    text = note(raw.metadata, EXECUTORS)
+    text = annotation(raw.metadata, EXECUTORS)
     if not text:
         return 0
     number = read_number(text)
     if number is None or not 1 <= number <= _MAX_EXECUTORS:
-        raise BadOptionError(f"{EXECUTORS}: {quote(text)} is no number of executors from 1 to {_MAX_EXECUTORS}")
+        raise BadOptionError(f"{EXECUTORS}: {quote(text)} is not a number of executors from 1 to {_MAX_EXECUTORS}")
     return number
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import ClassVar, NamedTuple
 
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.gangs.options import MOST_MEMBERS
+from gpu_scheduler.gangs.options import MAX_MEMBERS
 from gpu_scheduler.k8s.objects import Json, Meta
 from gpu_scheduler.k8s.resources import Resource
 
@@ -189,8 +189,8 @@ class ManagedJob(ABC):
 def check_size(field: str, roles: tuple[JobRole, ...]) -> None:
     """Raises BadSpecError if a job has more replicas than a gang may have members."""
     total = sum(role.replicas for role in roles)
-    if total > MOST_MEMBERS:
-        raise BadSpecError(f"{field}: {total} replicas are too many; write at most {MOST_MEMBERS} in all")
+    if total > MAX_MEMBERS:
+        raise BadSpecError(f"{field}: {total} replicas are too many; write at most {MAX_MEMBERS} in all")
 
 
 def check_names(name: str, roles: tuple[JobRole, ...]) -> None:

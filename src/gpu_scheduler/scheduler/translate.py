@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_scheduler.core.events import Event, NodeGone, NodeSeen, PodGone, PodSeen
-from gpu_scheduler.gangs.queues import QueueBook
+from gpu_scheduler.gangs.queues import QueueRegistry
 from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
 from gpu_scheduler.k8s.objects import (
@@ -29,7 +29,7 @@ class Translator:
     It knows which pods a change of a claim, a namespace or a gang object affects, and decodes those again.
     """
 
-    def __init__(self, options: DecodeOptions, registry: GangRegistry, queues: QueueBook) -> None:
+    def __init__(self, options: DecodeOptions, registry: GangRegistry, queues: QueueRegistry) -> None:
         self.pods: dict[str, PodObject] = {}
         self.claims = VolumeClaims()
         self.events: list[Event] = []
@@ -59,7 +59,7 @@ class Translator:
             if kind is ChangeKind.DELETED:
                 self.pods.pop(uid, None)
                 self._forget_claims(pod)
-                self.events += self.registry.lose_pod(pod)
+                self.events += self.registry.on_pod_deleted(pod)
                 self.events.append(PodGone(uid, maybe_bound=pod is old or bool(pod.spec.node_name)))
                 continue
             self.pods[uid] = pod
@@ -67,7 +67,7 @@ class Translator:
                 self._users.setdefault((pod.metadata.namespace, name), {})[uid] = None
             if old is not None and pod.spec.node_name and not old.spec.node_name and self._is_ours(pod):
                 self.bound.append(pod)
-            self.events += self.registry.see_pod(pod)
+            self.events += self.registry.on_pod_changed(pod)
             self._emit_pod(pod)
 
     def _forget_claims(self, pod: PodObject) -> None:
@@ -131,9 +131,9 @@ class Translator:
     def on_groups_changed(self, dialect: str, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Handles gang objects that were added, modified or deleted, and decodes affected pods again."""
         for kind, raw, _ in changes:
-            see = self.registry.lose_object if kind is ChangeKind.DELETED else self.registry.see_object
+            see = self.registry.on_object_deleted if kind is ChangeKind.DELETED else self.registry.on_object_changed
             self.events += see(dialect, raw)
-        self._emit_pods(self.registry.take_affected())
+        self._emit_pods(self.registry.take_affected_pods())
 
     def on_priority_classes_changed(self, changes: Sequence[ObjectChange[PriorityClassObject]]) -> None:
         """Reads all gangs again: they may name a priority class."""
@@ -148,8 +148,8 @@ class Translator:
 
     def reread_groups(self) -> None:
         """Reads all gang objects again, because something that they refer to has changed."""
-        self.events += self.registry.read_again()
-        self._emit_pods(self.registry.take_affected())
+        self.events += self.registry.decode_all()
+        self._emit_pods(self.registry.take_affected_pods())
 
     def on_queues_changed(self, resource: Resource, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Handles queues, ours or Volcano's, that were added, modified or deleted."""

@@ -17,7 +17,7 @@ from gpu_scheduler.gangs.dialects.workload import Workloads
 from gpu_scheduler.gangs.owners import Owners
 from gpu_scheduler.gangs.pods.annotations import bind_annotations
 from gpu_scheduler.gangs.pods.shapes import read_shape
-from gpu_scheduler.gangs.queues import QueueBook
+from gpu_scheduler.gangs.queues import QueueRegistry
 from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
@@ -71,7 +71,7 @@ def make_translator(settings: Settings, owners: Owners | None = None) -> Transla
     context = GangContext(names, levels=tuple(name for name, _ in settings.core.levels), shape_of=shape_of)
     if owners is not None:
         context.owner_of = owners.find
-    return Translator(DecodeOptions(names, gpus), GangRegistry(context), QueueBook())
+    return Translator(DecodeOptions(names, gpus), GangRegistry(context), QueueRegistry())
 
 
 def required_kinds(translator: Translator) -> list[Kind]:

@@ -37,7 +37,7 @@ def check_gang_object(dialect: Dialect, raw: RawObject, policy: AdmissionPolicy)
         return found
     context = GangContext(policy.scheduler_names)
     for key in _gang_keys(dialect, raw):
-        gang = None if dialect.stands_alone(key, raw) else dialect.decode(key, raw, (), context)
+        gang = None if dialect.is_individual(key, raw) else dialect.decode(key, raw, (), context)
         if gang is not None and gang.problem:
             found.refuse(gang.problem)
     found.refuse(*find_bad_options(annotations))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GPU_MILLI, VISIBLE_DEVICES, WEBHOOK
 from gpu_scheduler.gangs.options import as_dict
-from gpu_scheduler.gangs.pods.annotations import CONTAINER_DEVICES, tell_containers, write_devices
+from gpu_scheduler.gangs.pods.annotations import CONTAINER_DEVICES, container_annotations, write_devices
 from gpu_scheduler.gangs.pods.device_map import MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
 from gpu_scheduler.k8s.quantity import QuantityError
@@ -46,7 +46,7 @@ def plan_injection(pod: PodObject, policy: AdmissionPolicy) -> Injection | None:
         # A share belongs to the whole pod: no container requests it by itself.
         return Injection(f" from {VISIBLE_DEVICES}", default=_field_reference(VISIBLE_DEVICES))
     try:
-        asking = tell_containers(pod, policy.gpu_resources)
+        asking = container_annotations(pod, policy.gpu_resources)
     except QuantityError:
         return None
     if not asking:

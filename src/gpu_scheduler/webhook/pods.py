@@ -15,7 +15,7 @@ from gpu_scheduler.gangs.dialects import read_membership
 from gpu_scheduler.gangs.dialects.annotation import read_gang_min
 from gpu_scheduler.gangs.dialects.volcano import GROUP_NAME
 from gpu_scheduler.gangs.options import BadOptionError, find_bad_options, find_unknown_keys, refuse_namespace
-from gpu_scheduler.gangs.pods.device_map import MapEntry, MapError, find_mistakes, parse_map, pod_index
+from gpu_scheduler.gangs.pods.device_map import MapEntry, MapError, find_map_errors, parse_map, pod_index
 from gpu_scheduler.gangs.pods.shapes import find_gates
 from gpu_scheduler.k8s.objects import PodObject, PodSpec
 from gpu_scheduler.webhook.containers import (
@@ -66,7 +66,7 @@ def _check_pod(
     found.refuse(*(gate.subject for gate in gates))
     if text is not None:
         if any(gate.kind is GateKind.BAD_MAP for gate in gates):
-            found.refuse(*format_mistakes(find_mistakes(text)))
+            found.refuse(*format_mistakes(find_map_errors(text)))
         else:
             _check_node(text, pod_index(pod.metadata), nodes, found)
     _check_gang(pod, found)
@@ -118,7 +118,7 @@ def check_template(
         try:
             found.warn(*_unknown_nodes({entry.node for entry in parse_map(text).values()}, nodes))
         except MapError:
-            found.refuse(*format_mistakes(find_mistakes(text)))
+            found.refuse(*format_mistakes(find_map_errors(text)))
     return found
 
 

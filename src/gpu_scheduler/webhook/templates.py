@@ -17,7 +17,7 @@ from gpu_scheduler.gangs.dialects import read_membership
 from gpu_scheduler.gangs.dialects.annotation import read_gang_min
 from gpu_scheduler.gangs.jobs import JobKind, SingleTemplateKind
 from gpu_scheduler.gangs.jobs.job_kind import read_count
-from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, note
+from gpu_scheduler.gangs.options import BadOptionError, annotation, as_dict, as_list
 from gpu_scheduler.gangs.pods.device_map import MAX_LENGTH, MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec
 from gpu_scheduler.webhook.containers import MAX_CONTAINERS, PodContainers, count_containers
@@ -101,7 +101,7 @@ def _find_too_large(templates: list[PodTemplate]) -> str:
     containers = sum(count_containers(template.containers) for template in templates)
     if containers > _MAX_CONTAINERS:
         return f"spec: {containers} containers in pod templates are too many; write at most {_MAX_CONTAINERS}"
-    length = sum(len(note(template.pod.metadata, DEVICE_MAP)) for template in templates)
+    length = sum(len(annotation(template.pod.metadata, DEVICE_MAP)) for template in templates)
     if len(templates) > 1 and length > MAX_LENGTH:
         return f"spec: {DEVICE_MAP}: {length} characters in pod templates are too many; write at most {MAX_LENGTH}"
     return find_too_many_amounts(template.pod.spec for template in templates)
@@ -137,7 +137,7 @@ def _set_owner(meta: Meta, owner: TemplateOwner) -> None:
 
 def _check_indices(owner: TemplateOwner, template: PodTemplate, found: Findings) -> None:
     """Checks that pods of a template with a map will have an index, and that the map has a line for each."""
-    text = note(template.pod.metadata, DEVICE_MAP)
+    text = annotation(template.pod.metadata, DEVICE_MAP)
     if not text or not isinstance(owner.kind, SingleTemplateKind) or pod_index(template.pod.metadata) is not None:
         return
     try:
@@ -164,7 +164,7 @@ def _is_multi_pod_gang(template: PodTemplate) -> bool:
     """Whether pods of a template wait for each other before they start."""
     if read_membership(template.pod).gang is None:
         return False
-    text = note(template.pod.metadata, GANG_MIN)
+    text = annotation(template.pod.metadata, GANG_MIN)
     try:
         return not text or read_gang_min(text) > 1
     except BadOptionError:
@@ -184,13 +184,13 @@ def _check_minimums(owner: TemplateOwner, templates: list[PodTemplate], found: F
 
 def _check_gang_min(template: PodTemplate, total: int, found: Findings) -> None:
     try:
-        minimum = read_gang_min(note(template.pod.metadata, GANG_MIN) or "1")
+        minimum = read_gang_min(annotation(template.pod.metadata, GANG_MIN) or "1")
     except BadOptionError:
         return  # check_template reports it
     if minimum <= total:
         return
     field = f"{template.field}: {GANG_MIN}"
-    if note(template.pod.metadata, GANG):
+    if annotation(template.pod.metadata, GANG):
         found.warn(
             f"{field}: {minimum} pods must start together, but this object creates {total}; others must join the gang"
         )

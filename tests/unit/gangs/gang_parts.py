@@ -9,7 +9,7 @@ import msgspec
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
-from gpu_scheduler.gangs.dialects import DIALECTS, GangContext, Patch, StatusMessage, Telling, dialect_of
+from gpu_scheduler.gangs.dialects import DIALECTS, GangContext, StatusMessage, StatusPatch, StatusUpdate, dialect_of
 from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject, PodSpec, RawObject
 from tests.unit.gangs.pods import GPUS, as_sent
@@ -61,16 +61,16 @@ def tell(
     now: float = NOW,
     around: GangContext | None = None,
     **telling: Any,
-) -> list[Patch]:
+) -> list[StatusPatch]:
     """What has to be written, and a proof that nothing has to be once it is."""
     where = around or context()
-    patches = dialect_of(key).encode(key, raw, Telling(found, told, now, **telling), where)
+    patches = dialect_of(key).encode(key, raw, StatusUpdate(found, told, now, **telling), where)
     after = patched(raw, patches)
-    assert dialect_of(key).encode(key, after, Telling(found, told, now + 5, **telling), where) == []
+    assert dialect_of(key).encode(key, after, StatusUpdate(found, told, now + 5, **telling), where) == []
     return patches
 
 
-def patched(raw: Subject, patches: list[Patch]) -> Subject:
+def patched(raw: Subject, patches: list[StatusPatch]) -> Subject:
     """The object after its patches."""
     body = msgspec.to_builtins(raw)
     for patch in patches:
@@ -91,7 +91,7 @@ def merge(target: Any, patch: Any) -> Any:
     return found
 
 
-def said(patches: list[Patch], subresource: str = "status") -> Json:
+def said(patches: list[StatusPatch], subresource: str = "status") -> Json:
     """What goes to the status, or as annotations to the object itself."""
     for patch in patches:
         if patch.subresource == subresource:
@@ -101,7 +101,7 @@ def said(patches: list[Patch], subresource: str = "status") -> Json:
     return {}
 
 
-def conditions(patches: list[Patch]) -> dict[str, tuple[str, str, str]]:
+def conditions(patches: list[StatusPatch]) -> dict[str, tuple[str, str, str]]:
     """Status, reason and message of every condition that is sent."""
     items = said(patches).get("conditions", [])
     return {item["type"]: (item["status"], item["reason"], item["message"]) for item in items}

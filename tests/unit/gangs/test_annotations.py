@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.core.model import Shape
-from gpu_scheduler.gangs.pods.annotations import bind_annotations, read_devices, tell_containers
+from gpu_scheduler.gangs.pods.annotations import bind_annotations, container_annotations, read_devices
 from tests.unit.gangs.pods import AMD, GPU, GPUS, asking, container, pod
 
 DEVICES = "gpu-scheduler.io/devices"
@@ -72,7 +72,7 @@ def test_a_bind_says_what_the_pod_and_each_container_should_see(
 )
 def test_containers_know_before_a_bind_where_it_will_be_written(spec: dict[str, Any], told: dict[str, str]) -> None:
     found = pod(**spec)
-    assert tell_containers(found, GPUS) == told
+    assert container_annotations(found, GPUS) == told
     assert set(told.values()) <= bind_annotations(found, (), GPUS).keys()
 
 

@@ -14,8 +14,8 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import GangKey, Notes
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.definitions import DEFINITIONS, load_definitions, load_gang_definitions
-from gpu_scheduler.gangs.dialects import StatusMessage, Telling, choose_resources, dialect_of
-from gpu_scheduler.gangs.queues import QueueBook, QueueUse
+from gpu_scheduler.gangs.dialects import StatusMessage, StatusUpdate, choose_resources, dialect_of
+from gpu_scheduler.gangs.queues import QueueRegistry, QueueUse
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.discovery import find_served
@@ -96,7 +96,7 @@ async def test_a_queue_gets_its_defaults_and_tells_its_use() -> None:
             "closed": False,
         }
         volcano = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "red"}}
-        book = QueueBook()
+        book = QueueRegistry()
         book.see(QUEUES, made)
         book.see(VOLCANO_QUEUES, await api.create(VOLCANO_QUEUES, volcano | {"spec": {}}, type=RawObject))
         use = QueueUse(1, 1, 2, 0, {GPU: 9500, "cpu": 250})
@@ -153,7 +153,9 @@ async def test_a_gangs_life_is_told_in_words_that_an_api_server_takes(version: s
         around = context(workload_status=True)
         around.resources = {key.dialect: resource}
         for number, life in enumerate(LIVES):
-            telling = Telling(life, StatusMessage("Reason", f"message {number}"), NOW + number, (key,), "default/job")
+            telling = StatusUpdate(
+                life, StatusMessage("Reason", f"message {number}"), NOW + number, (key,), "default/job"
+            )
             for patch in dialect.encode(key, raw, telling, around):
                 await api.patch(resource, patch.name, patch.body, patch.namespace, patch.subresource)
             raw = await api.get(resource, "train", "default", type=RawObject)
@@ -170,7 +172,7 @@ async def test_a_patch_never_reaches_a_namesake() -> None:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "train"}, "spec": {}}
         raw = await api.create(resource, body, "default", type=RawObject)
         found: Status = status(Phase.HOLDING, 3, notes=Notes(below_since=NOW))
-        patches = dialect_of(key).encode(key, raw, Telling(found, StatusMessage("R", "m"), NOW), context())
+        patches = dialect_of(key).encode(key, raw, StatusUpdate(found, StatusMessage("R", "m"), NOW), context())
         await api.delete(resource, "train", "default")
         await api.create(resource, body, "default")
         for patch in patches:

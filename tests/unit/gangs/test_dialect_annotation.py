@@ -45,7 +45,7 @@ def test_with_a_minimum_alone_the_controller_is_the_gang() -> None:
         ),
         (
             {f"{GROUP}/gang": "a b\n"},
-            f"{GROUP}/gang: 'a b\\n' is no name; use letters, digits, '-', '_' and '.', at most 253",
+            f"{GROUP}/gang: 'a b\\n' is not a valid name; use letters, digits, '-', '_' and '.', at most 253",
         ),
         (
             {f"{GROUP}/gang": "other/train"},

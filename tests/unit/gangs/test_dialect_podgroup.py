@@ -48,7 +48,7 @@ def test_a_podgroup_is_read() -> None:
         ),
         (
             {"schedulingPolicy": {"gang": {"minCount": 0}}},
-            "spec.schedulingPolicy.gang.minCount: '0' is no such number; write how many pods must start together, "
+            "spec.schedulingPolicy.gang.minCount: '0' is not a valid number; write how many pods must start together, "
             "from 1 to 20000",
         ),
         (
@@ -63,8 +63,8 @@ def test_what_cannot_be_used_is_one_clear_line(spec: Json, problem: str) -> None
 
 def test_basic_groups_are_no_gangs() -> None:
     dialect = dialect_of(KEY)
-    assert dialect.stands_alone(KEY, group(schedulingPolicy={"basic": {}}))
-    assert not dialect.stands_alone(KEY, group(schedulingPolicy=POLICY))
+    assert dialect.is_individual(KEY, group(schedulingPolicy={"basic": {}}))
+    assert not dialect.is_individual(KEY, group(schedulingPolicy=POLICY))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Shape
 from gpu_scheduler.gangs.dialects import GangContext, Membership, read_membership
-from gpu_scheduler.gangs.dialects.dialect import StatusMessage, Telling
+from gpu_scheduler.gangs.dialects.dialect import StatusMessage, StatusUpdate
 from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
 from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodSpec, RawObject
@@ -29,7 +29,7 @@ def test_a_podgroup_is_read() -> None:
     assert decode(KEY, group(minMember=4, scheduleTimeoutSeconds=0)).timeout is None
     assert decode(KEY, group(minMember=4, scheduleTimeoutSeconds=10**400)).timeout == 2**31 - 1
     assert decode(KEY, group()).minimum == 1
-    assert decode(KEY, group(minMember="4")).problem.startswith("spec.minMember: '4' is no such number")
+    assert decode(KEY, group(minMember="4")).problem.startswith("spec.minMember: '4' is not a valid number")
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_a_jobs_group_expects_its_members(job: Json | None, phase: str, members:
 
 
 def test_the_scheduler_of_a_jobs_group_is_the_one_its_pods_will_name() -> None:
-    assert SchedulerPlugins().awaits_scheduler(job_group(), context_of(JOB)) == "gpu-scheduler"
-    assert SchedulerPlugins().awaits_scheduler(job_group(), context_of(None)) == "scheduler-plugins-scheduler"
+    assert SchedulerPlugins().expected_scheduler(job_group(), context_of(JOB)) == "gpu-scheduler"
+    assert SchedulerPlugins().expected_scheduler(job_group(), context_of(None)) == "scheduler-plugins-scheduler"
 
 
 @pytest.mark.parametrize("job", [JOB, {}, None], ids=["read", "on its way", "unknown as yet"])
@@ -133,7 +133,7 @@ def test_the_scheduler_of_a_jobs_group_is_the_one_its_pods_will_name() -> None:
 def test_a_group_without_pods_is_let_in_when_there_is_nothing_to_prove(
     raw: RawObject, job: Json | None, word: str
 ) -> None:
-    telling = Telling(status(Phase.GATHERING, 0, 0), StatusMessage("", ""), 0.0)
+    telling = StatusUpdate(status(Phase.GATHERING, 0, 0), StatusMessage("", ""), 0.0)
     context = context_of(job)
     context.resources = {"scheduler-plugins": SchedulerPlugins.resources[0]}
     (patch,) = SchedulerPlugins().encode(KEY, raw, telling, context)

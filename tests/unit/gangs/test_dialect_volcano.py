@@ -83,11 +83,11 @@ def test_network_tiers_are_topology_levels_from_the_tightest_up(rule: Json, foun
     [
         (
             {"minMember": -1},
-            "spec.minMember: '-1' is no such number; write how many pods must start together, from 1 to 20000",
+            "spec.minMember: '-1' is not a valid number; write how many pods must start together, from 1 to 20000",
         ),
         (
             {"minTaskMember": {"ps": "one"}},
-            "spec.minTaskMember['ps']: 'one' is no such number; write how many pods must start together, "
+            "spec.minTaskMember['ps']: 'one' is not a valid number; write how many pods must start together, "
             "from 1 to 20000",
         ),
         (
@@ -263,7 +263,7 @@ def test_a_group_that_names_its_executors_is_divided_among_them_before_there_is_
 
 def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:
     raw = group(**APPLICATION, annotations={f"{GROUP}/executors": "many"})
-    assert decode(KEY, raw).problem == f"{GROUP}/executors: 'many' is no number of executors from 1 to 1000"
+    assert decode(KEY, raw).problem == f"{GROUP}/executors: 'many' is not a number of executors from 1 to 1000"
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:
     ],
 )
 def test_the_owner_job_says_which_scheduler_its_pods_will_name(job: Json, scheduler: str) -> None:
-    assert dialect_of(KEY).awaits_scheduler(group(**NEEDS, meta=OWNED_BY_PYTORCH), owned_by(job)) == scheduler
+    assert dialect_of(KEY).expected_scheduler(group(**NEEDS, meta=OWNED_BY_PYTORCH), owned_by(job)) == scheduler
 
 
 # -- what is written back
@@ -399,4 +399,4 @@ def test_a_group_of_billions_is_refused_and_no_slots_are_made_for_it() -> None:
 
 def test_a_number_of_executors_without_end_is_refused() -> None:
     found = decode(KEY, group(annotations={f"{GROUP}/executors": "9" * 5000}, minMember=1, minResources={"cpu": "1"}))
-    assert "is no number of executors" in found.problem
+    assert "is not a number of executors" in found.problem

@@ -10,7 +10,14 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.gangs.contract import GROUP, NOTES, STATUS
-from gpu_scheduler.gangs.dialects import Membership, Patch, StatusMessage, Telling, dialect_of, read_membership
+from gpu_scheduler.gangs.dialects import (
+    Membership,
+    StatusMessage,
+    StatusPatch,
+    StatusUpdate,
+    dialect_of,
+    read_membership,
+)
 from gpu_scheduler.k8s.objects import RawObject
 from tests.unit.gangs.gang_parts import LATER, NOW, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import pod
@@ -60,7 +67,7 @@ def test_a_workload_is_read() -> None:
         ),
         (
             workload({"gang": {"minCount": 1, "timeout": -5}}),
-            "spec.podGroups[workers].policy.gang.timeout: '-5' is no number of seconds; write for example 300",
+            "spec.podGroups[workers].policy.gang.timeout: '-5' is not a number of seconds; write for example 300",
         ),
     ],
 )
@@ -69,12 +76,12 @@ def test_what_cannot_be_used_is_one_clear_line(raw: RawObject, problem: str) -> 
 
 
 def test_basic_groups_are_no_gangs() -> None:
-    assert dialect_of(FIRST).stands_alone(FIRST, workload({"basic": {}}))
-    assert not dialect_of(FIRST).stands_alone(FIRST, workload())
-    assert not dialect_of(FIRST).stands_alone(FIRST, group())
+    assert dialect_of(FIRST).is_individual(FIRST, workload({"basic": {}}))
+    assert not dialect_of(FIRST).is_individual(FIRST, workload())
+    assert not dialect_of(FIRST).is_individual(FIRST, group())
 
 
-def told_in(patches: list[Patch]) -> Any:
+def told_in(patches: list[StatusPatch]) -> Any:
     """The annotation that says how a Workload is doing."""
     return json.loads(said(patches, "")[STATUS])
 
@@ -140,7 +147,7 @@ def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
 def test_a_workload_of_many_gangs_stays_within_the_size_of_an_annotation() -> None:
     raw = workload()
     keys = [GangKey("workload", "x", f"train/workers/{i}") for i in range(500)]
-    telling = Telling(status(Phase.WAITING, waiting=4), StatusMessage("NotEnoughResources", "m" * 2000), NOW, keys)
+    telling = StatusUpdate(status(Phase.WAITING, waiting=4), StatusMessage("NotEnoughResources", "m" * 2000), NOW, keys)
     for key in keys:
         raw = patched(raw, dialect_of(key).encode(key, raw, telling, context()))
     assert len((raw.metadata.annotations or {})[STATUS]) < 100_000

@@ -48,15 +48,15 @@ def test_an_option_is_read(name: str, text: str, field: str, value: object) -> N
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("timeout-seconds", "soon", "'soon' is no number of seconds above 0; write for example \"300\""),
-        ("timeout-seconds", "-1", "'-1' is no number of seconds above 0; write for example \"300\""),
-        ("timeout-seconds", "inf", "'inf' is no number of seconds above 0; write for example \"300\""),
-        ("hold-seconds", "nan", "'nan' is no number of seconds above 0; write for example \"300\""),
+        ("timeout-seconds", "soon", "'soon' is not a number of seconds above 0; write for example \"300\""),
+        ("timeout-seconds", "-1", "'-1' is not a number of seconds above 0; write for example \"300\""),
+        ("timeout-seconds", "inf", "'inf' is not a number of seconds above 0; write for example \"300\""),
+        ("hold-seconds", "nan", "'nan' is not a number of seconds above 0; write for example \"300\""),
         ("paused", "yes", '\'yes\' is neither "true" nor "false"'),
-        ("on-member-lost", "cry", '\'cry\' is none of "hold", "restart", "shrink"'),
-        ("topology", "rack", "'rack' is no rule; write \"required:rack,preferred:nvlink\" or the like"),
-        ("topology", "required:", "'required:' is no rule; write \"required:rack,preferred:nvlink\" or the like"),
-        ("topology", "required:a,", "'' is no rule; write \"required:rack,preferred:nvlink\" or the like"),
+        ("on-member-lost", "cry", '\'cry\' is not one of "hold", "restart", "shrink"'),
+        ("topology", "rack", "'rack' is not a rule; write \"required:rack,preferred:nvlink\" or the like"),
+        ("topology", "required:", "'required:' is not a rule; write \"required:rack,preferred:nvlink\" or the like"),
+        ("topology", "required:a,", "'' is not a rule; write \"required:rack,preferred:nvlink\" or the like"),
     ],
 )
 def test_a_bad_option_becomes_one_line_that_names_the_field(name: str, text: str, line: str) -> None:
@@ -67,7 +67,7 @@ def test_a_bad_option_becomes_one_line_that_names_the_field(name: str, text: str
 def test_bad_options_are_told_all_at_once() -> None:
     annotations = {f"{GROUP}/paused": "1", f"{GROUP}/queue": "a", f"{GROUP}/timeout-seconds": "x", "paused": "1"}
     assert find_bad_options(annotations) == [
-        f"{GROUP}/timeout-seconds: 'x' is no number of seconds above 0; write for example \"300\"",
+        f"{GROUP}/timeout-seconds: 'x' is not a number of seconds above 0; write for example \"300\"",
         f'{GROUP}/paused: \'1\' is neither "true" nor "false"',
     ]
 

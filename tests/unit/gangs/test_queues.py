@@ -7,7 +7,7 @@ import pytest
 from gpu_scheduler.core.events import QueueGone, QueueSeen
 from gpu_scheduler.core.model import Queue
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
-from gpu_scheduler.gangs.queues import QueueBook, QueueUse, format_amount
+from gpu_scheduler.gangs.queues import QueueRegistry, QueueUse, format_amount
 from gpu_scheduler.k8s.objects import Json
 from tests.unit.gangs.gang_parts import group, patched, said
 from tests.unit.gangs.pods import GPU, GPUS
@@ -24,10 +24,10 @@ def test_our_queue_is_read() -> None:
         allowedNamespaces=["x", "y"],
         closed=True,
     )
-    assert QueueBook().see(QUEUES, raw) == [
+    assert QueueRegistry().see(QUEUES, raw) == [
         QueueSeen(Queue("blue", 3, {GPU: 8, "cpu": 1500}, {GPU: 16}, False, False, False, ("x", "y")))
     ]
-    assert QueueBook().see(QUEUES, group("blue")) == [QueueSeen(Queue("blue"))]
+    assert QueueRegistry().see(QUEUES, group("blue")) == [QueueSeen(Queue("blue"))]
 
 
 def test_volcanos_queue_is_read() -> None:
@@ -40,15 +40,15 @@ def test_volcanos_queue_is_read() -> None:
         reclaimable=False,
         status={"state": "Open"},
     )
-    assert QueueBook().see(VOLCANO_QUEUES, raw) == [
+    assert QueueRegistry().see(VOLCANO_QUEUES, raw) == [
         QueueSeen(Queue("blue", 2, {GPU: 8, "cpu": 2000}, {GPU: 16}, reclaimable=False))
     ]
     closed = group("blue", status={"state": "Closing"})
-    assert QueueBook().see(VOLCANO_QUEUES, closed) == [QueueSeen(Queue("blue", open=False))]
+    assert QueueRegistry().see(VOLCANO_QUEUES, closed) == [QueueSeen(Queue("blue", open=False))]
 
 
 def test_of_two_queues_of_one_name_ours_counts() -> None:
-    book = QueueBook()
+    book = QueueRegistry()
     book.see(VOLCANO_QUEUES, group("blue", weight=2))
     assert book.see(QUEUES, group("blue", weight=3)) == [QueueSeen(Queue("blue", 3))]
     assert book.see(VOLCANO_QUEUES, group("blue", weight=4)) == []
@@ -58,7 +58,7 @@ def test_of_two_queues_of_one_name_ours_counts() -> None:
 
 
 def test_the_default_queue_is_for_those_who_name_none() -> None:
-    book = QueueBook()
+    book = QueueRegistry()
     assert book.see(VOLCANO_QUEUES, group("default", weight=2)) == [QueueSeen(Queue("", 2))]
     assert book.names() == {""}
     (patch,) = book.encode("", QueueUse(running=1), GPUS)
@@ -67,7 +67,7 @@ def test_the_default_queue_is_for_those_who_name_none() -> None:
 
 
 def test_a_change_that_means_nothing_is_no_event() -> None:
-    book = QueueBook()
+    book = QueueRegistry()
     book.see(QUEUES, group("blue", quota={GPU: "8"}))
     assert book.see(QUEUES, group("blue", quota={GPU: 8}, status={"pending": 3})) == []
 
@@ -75,12 +75,12 @@ def test_a_change_that_means_nothing_is_no_event() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ({"weight": 0}, "spec.weight: 0 is no whole number of 1 or more"),
+        ({"weight": 0}, "spec.weight: 0 is not a whole number of 1 or more"),
         ({"quota": {GPU: "-1"}}, f"spec.quota['{GPU}']: quantity '-1' is negative; write 0 or more"),
     ],
 )
 def test_a_queue_that_makes_no_sense_is_closed_and_says_why(spec: Json, problem: str) -> None:
-    book = QueueBook()
+    book = QueueRegistry()
     raw = group("blue", **spec)
     assert book.see(QUEUES, raw) == [QueueSeen(Queue("blue", open=False))]
     patches = book.encode("blue", QueueUse(), GPUS)
@@ -90,7 +90,7 @@ def test_a_queue_that_makes_no_sense_is_closed_and_says_why(spec: Json, problem:
 
 
 def test_our_queue_tells_its_use_and_what_it_borrowed() -> None:
-    book = QueueBook()
+    book = QueueRegistry()
     raw = group("blue", quota={GPU: 2, "cpu": "4"})
     book.see(QUEUES, raw)
     patches = book.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2300, "cpu": 4000, "memory": 1024, "pods": 0}), GPUS)
@@ -110,7 +110,7 @@ def test_our_queue_tells_its_use_and_what_it_borrowed() -> None:
 
 
 def test_volcanos_queue_tells_its_use_in_volcanos_words() -> None:
-    book = QueueBook()
+    book = QueueRegistry()
     raw = group("blue")
     book.see(VOLCANO_QUEUES, raw)
     patches = book.encode("blue", QueueUse(1, 2, 3, 0, {GPU: 3000}), GPUS)

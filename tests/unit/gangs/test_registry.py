@@ -58,69 +58,69 @@ def volcano(name: str = "a", **more: Any) -> PodObject:
 
 def test_a_gang_is_known_once_its_object_and_a_pod_of_ours_are() -> None:
     book = GangRegistry(context())
-    assert book.see_pod(native("a")) == []
-    (gang,) = seen(book.see_object("podgroup", podgroup()))
+    assert book.on_pod_changed(native("a")) == []
+    (gang,) = seen(book.on_object_changed("podgroup", podgroup()))
     assert (gang.key, gang.minimum) == (NATIVE, 4)
-    assert book.see_pod(native("b")) == []
+    assert book.on_pod_changed(native("b")) == []
     assert {p.metadata.name for p in book.members_of(NATIVE)} == {"a", "b"}
     assert book.membership(native("a")) == Membership(NATIVE)
 
 
 def test_whichever_comes_first_the_outcome_is_the_same() -> None:
     book = GangRegistry(context())
-    assert book.see_object("podgroup", podgroup()) == []
-    (gang,) = seen(book.see_pod(native("a")))
+    assert book.on_object_changed("podgroup", podgroup()) == []
+    (gang,) = seen(book.on_pod_changed(native("a")))
     assert gang.key == NATIVE
 
 
 def test_only_a_change_of_the_definition_is_an_event() -> None:
     book = GangRegistry(context())
-    book.see_pod(native())
-    book.see_object("podgroup", podgroup())
-    assert book.see_object("podgroup", podgroup()) == []
+    book.on_pod_changed(native())
+    book.on_object_changed("podgroup", podgroup())
+    assert book.on_object_changed("podgroup", podgroup()) == []
     told = podgroup(annotations={STATUS: "{}"}, status={"conditions": [{"type": "X"}]})
-    assert book.see_object("podgroup", told) == []
+    assert book.on_object_changed("podgroup", told) == []
     assert book.object_of(NATIVE) is told
-    (gang,) = seen(book.see_object("podgroup", podgroup(5)))
+    (gang,) = seen(book.on_object_changed("podgroup", podgroup(5)))
     assert gang.minimum == 5
-    (gang,) = seen(book.see_object("podgroup", podgroup(5, annotations={NOTES: '{"belowSince": 3}'})))
+    (gang,) = seen(book.on_object_changed("podgroup", podgroup(5, annotations={NOTES: '{"belowSince": 3}'})))
     assert gang.notes.below_since == 3.0
 
 
 def test_a_group_whose_object_goes_is_gone_and_comes_back_with_it() -> None:
     book = GangRegistry(context())
-    book.see_pod(native())
-    book.see_object("podgroup", podgroup())
-    assert book.lose_object("podgroup", podgroup()) == [GangGone(NATIVE)]
+    book.on_pod_changed(native())
+    book.on_object_changed("podgroup", podgroup())
+    assert book.on_object_deleted("podgroup", podgroup()) == [GangGone(NATIVE)]
     assert book.membership(native()).gang == NATIVE
     assert book.object_of(NATIVE) is None
-    assert len(seen(book.see_object("podgroup", podgroup()))) == 1
+    assert len(seen(book.on_object_changed("podgroup", podgroup()))) == 1
 
 
 def test_a_group_that_is_being_deleted_lives_until_it_is_gone() -> None:
     book = GangRegistry(context())
-    book.see_pod(native())
+    book.on_pod_changed(native())
     dying = podgroup(meta={"deletionTimestamp": "2025-01-02T03:04:05Z"})
-    assert len(seen(book.see_object("podgroup", dying))) == 1
+    assert len(seen(book.on_object_changed("podgroup", dying))) == 1
 
 
 def test_every_replica_of_a_workload_is_known_with_its_first_pod() -> None:
     book = GangRegistry(context())
     raw = group(podGroups=[{"name": "w", "policy": {"gang": {"minCount": 2}}}])
-    assert book.see_object("workload", raw) == []
+    assert book.on_object_changed("workload", raw) == []
 
     def replica(name: str, key: str) -> PodObject:
         return pod(name, workloadRef={"name": "train", "podGroup": "w", "podGroupReplicaKey": key})
 
-    (first,) = seen(book.see_pod(replica("a", "0")))
-    (second,) = seen(book.see_pod(replica("b", "1")))
+    (first,) = seen(book.on_pod_changed(replica("a", "0")))
+    (second,) = seen(book.on_pod_changed(replica("b", "1")))
     assert [first.key.name, second.key.name] == ["train/w/0", "train/w/1"]
-    assert book.see_pod(replica("c", "1")) == []
-    assert book.lose_pod(replica("b", "1")) == []
-    assert book.lose_pod(replica("c", "1")) == [GangGone(second.key)]
+    assert book.on_pod_changed(replica("c", "1")) == []
+    assert book.on_pod_deleted(replica("b", "1")) == []
+    assert book.on_pod_deleted(replica("c", "1")) == [GangGone(second.key)]
     patches = book.encode(first.key, raw, status(Phase.RUNNING, 2), SHORT, NOW)
     assert "w/1" not in patches[0].body["metadata"]["annotations"][STATUS]
-    assert book.lose_object("workload", raw) == [GangGone(first.key)]
+    assert book.on_object_deleted("workload", raw) == [GangGone(first.key)]
 
 
 # -- whose gangs
@@ -128,35 +128,35 @@ def test_every_replica_of_a_workload_is_known_with_its_first_pod() -> None:
 
 def test_groups_of_other_schedulers_are_left_alone() -> None:
     book = GangRegistry(context())
-    assert book.see_object("volcano", group(minMember=4)) == []
-    assert book.see_pod(volcano(schedulerName="volcano")) == []
-    assert book.read_again() == []
+    assert book.on_object_changed("volcano", group(minMember=4)) == []
+    assert book.on_pod_changed(volcano(schedulerName="volcano")) == []
+    assert book.decode_all() == []
 
 
 def test_a_group_without_pods_is_ours_when_its_usual_scheduler_is_us() -> None:
     book = GangRegistry(context(scheduler_names=frozenset({"volcano"})))
-    assert [gang.key for gang in seen(book.see_object("volcano", group(minMember=4)))] == [VOLCANO]
-    assert book.see_object("podgroup", podgroup()) == []
-    assert book.see_pod(volcano(schedulerName="other")) == [GangGone(VOLCANO)]
-    assert [gang.key for gang in seen(book.lose_pod(volcano(schedulerName="other")))] == [VOLCANO]
-    assert book.lose_object("volcano", group()) == [GangGone(VOLCANO)]
+    assert [gang.key for gang in seen(book.on_object_changed("volcano", group(minMember=4)))] == [VOLCANO]
+    assert book.on_object_changed("podgroup", podgroup()) == []
+    assert book.on_pod_changed(volcano(schedulerName="other")) == [GangGone(VOLCANO)]
+    assert [gang.key for gang in seen(book.on_pod_deleted(volcano(schedulerName="other")))] == [VOLCANO]
+    assert book.on_object_deleted("volcano", group()) == [GangGone(VOLCANO)]
 
 
 def test_a_group_without_pods_is_ours_when_it_carries_an_annotation_of_ours() -> None:
     book = GangRegistry(context())
-    assert len(seen(book.see_object("volcano", group(annotations={f"{GROUP}/queue": "blue"})))) == 1
+    assert len(seen(book.on_object_changed("volcano", group(annotations={f"{GROUP}/queue": "blue"})))) == 1
 
 
 def test_a_group_whose_pods_name_two_schedulers_is_refused_until_they_agree() -> None:
     book = GangRegistry(context())
-    book.see_object("podgroup", podgroup())
-    book.see_pod(native("a"))
-    (gang,) = seen(book.see_pod(native("b", schedulerName="default-scheduler")))
+    book.on_object_changed("podgroup", podgroup())
+    book.on_pod_changed(native("a"))
+    (gang,) = seen(book.on_pod_changed(native("b", schedulerName="default-scheduler")))
     assert gang.problem == (
         "spec.schedulerName: pod b names 'default-scheduler' and pod a names 'gpu-scheduler'; "
         "all pods of a gang must name one scheduler"
     )
-    (gang,) = seen(book.lose_pod(native("b", schedulerName="default-scheduler")))
+    (gang,) = seen(book.on_pod_deleted(native("b", schedulerName="default-scheduler")))
     assert gang.problem == ""
 
 
@@ -166,42 +166,42 @@ def test_a_group_whose_pods_name_two_schedulers_is_refused_until_they_agree() ->
 def test_pods_of_a_basic_group_start_alone_and_keep_its_queue() -> None:
     book = GangRegistry(context())
     basic = group(schedulingPolicy={"basic": {}}, annotations={f"{GROUP}/queue": "blue"})
-    assert book.see_object("podgroup", basic) == []
-    (gang,) = seen(book.see_pod(native()))
+    assert book.on_object_changed("podgroup", basic) == []
+    (gang,) = seen(book.on_pod_changed(native()))
     assert (gang.key, gang.queue) == (GangKey("pod", "x", "uid-a"), "blue")
     assert book.membership(native()) == Membership(None, queue="blue")
 
 
 def test_a_group_that_turns_makes_its_pods_be_read_again() -> None:
     book = GangRegistry(context())
-    book.see_pod(native("a"))
-    book.see_pod(native("b", group_name="other"))
-    book.see_object("podgroup", podgroup())
-    assert book.take_affected() == []
-    assert book.see_object("podgroup", group(schedulingPolicy={"basic": {}})) == [GangGone(NATIVE)]
-    assert [p.metadata.name for p in book.take_affected()] == ["a"]
-    assert book.take_affected() == []
+    book.on_pod_changed(native("a"))
+    book.on_pod_changed(native("b", group_name="other"))
+    book.on_object_changed("podgroup", podgroup())
+    assert book.take_affected_pods() == []
+    assert book.on_object_changed("podgroup", group(schedulingPolicy={"basic": {}})) == [GangGone(NATIVE)]
+    assert [p.metadata.name for p in book.take_affected_pods()] == ["a"]
+    assert book.take_affected_pods() == []
     assert book.membership(native("a")).gang is None
-    (gang,) = seen(book.see_object("podgroup", podgroup()))
+    (gang,) = seen(book.on_object_changed("podgroup", podgroup()))
     assert gang.key == NATIVE
-    assert [p.metadata.name for p in book.take_affected()] == ["a"]
+    assert [p.metadata.name for p in book.take_affected_pods()] == ["a"]
 
 
 def test_pods_of_a_basic_group_that_goes_are_read_again() -> None:
     book = GangRegistry(context())
-    book.see_object("podgroup", group(schedulingPolicy={"basic": {}}))
-    book.see_pod(native("a"))
-    book.lose_object("podgroup", group())
-    assert [p.metadata.name for p in book.take_affected()] == ["a"]
+    book.on_object_changed("podgroup", group(schedulingPolicy={"basic": {}}))
+    book.on_pod_changed(native("a"))
+    book.on_object_deleted("podgroup", group())
+    assert [p.metadata.name for p in book.take_affected_pods()] == ["a"]
     assert book.membership(native("a")).gang == NATIVE
 
 
 def test_an_affected_pod_that_goes_is_not_read_again() -> None:
     book = GangRegistry(context())
-    book.see_pod(native("a"))
-    book.see_object("podgroup", group(schedulingPolicy={"basic": {}}))
-    book.lose_pod(native("a"))
-    assert book.take_affected() == []
+    book.on_pod_changed(native("a"))
+    book.on_object_changed("podgroup", group(schedulingPolicy={"basic": {}}))
+    book.on_pod_deleted(native("a"))
+    assert book.take_affected_pods() == []
 
 
 # -- gangs without an object
@@ -209,20 +209,20 @@ def test_an_affected_pod_that_goes_is_not_read_again() -> None:
 
 def test_a_gang_by_annotation_lives_as_long_as_its_pods() -> None:
     book = GangRegistry(context())
-    (gang,) = seen(book.see_pod(noted("a")))
+    (gang,) = seen(book.on_pod_changed(noted("a")))
     assert (gang.key, gang.minimum) == (NOTED, 4)
-    assert book.see_pod(noted("b")) == []
-    assert book.lose_pod(noted("a")) == []
-    assert book.lose_pod(noted("b")) == [GangGone(NOTED)]
+    assert book.on_pod_changed(noted("b")) == []
+    assert book.on_pod_deleted(noted("a")) == []
+    assert book.on_pod_deleted(noted("b")) == [GangGone(NOTED)]
     assert book.members_of(NOTED) == ()
 
 
 def test_a_contradiction_comes_and_goes_with_the_pod_that_makes_it() -> None:
     book = GangRegistry(context())
-    book.see_pod(noted("a"))
-    (gang,) = seen(book.see_pod(noted("b", "5")))
+    book.on_pod_changed(noted("a"))
+    (gang,) = seen(book.on_pod_changed(noted("b", "5")))
     assert "pod a says '4' and pod b says '5'" in gang.problem
-    (gang,) = seen(book.see_pod(noted("b", "4")))
+    (gang,) = seen(book.on_pod_changed(noted("b", "4")))
     assert gang.problem == ""
 
 
@@ -231,47 +231,47 @@ def test_a_contradiction_comes_and_goes_with_the_pod_that_makes_it() -> None:
 )
 def test_pods_that_have_ended_have_no_say(over: Json) -> None:
     book = GangRegistry(context())
-    book.see_pod(noted("old", "2", **over))
-    (gang,) = seen(book.see_pod(noted("new", "4")))
+    book.on_pod_changed(noted("old", "2", **over))
+    (gang,) = seen(book.on_pod_changed(noted("new", "4")))
     assert (gang.problem, gang.minimum) == ("", 4)
 
 
 def test_a_gang_by_annotation_is_as_old_as_its_oldest_pod_was() -> None:
     book = GangRegistry(context())
-    book.see_pod(noted("b"))
+    book.on_pod_changed(noted("b"))
     older = noted("a", meta={"creationTimestamp": "2025-01-01T00:00:00Z"})
-    (gang,) = seen(book.see_pod(older))
+    (gang,) = seen(book.on_pod_changed(older))
     assert gang.created == 1735689600.0
-    assert book.lose_pod(older) == []
+    assert book.on_pod_deleted(older) == []
 
 
 def test_a_pod_that_moves_to_another_gang_leaves_the_first() -> None:
     book = GangRegistry(context())
-    book.see_pod(noted("a"))
+    book.on_pod_changed(noted("a"))
     moved = noted("a", annotations={f"{GROUP}/gang": "other"})
-    gone, came = book.see_pod(moved)
+    gone, came = book.on_pod_changed(moved)
     assert gone == GangGone(NOTED)
     assert isinstance(came, GangSeen)
     assert came.gang.key.name == "other"
-    book.see_object("podgroup", podgroup())
-    left = book.see_pod(native("a"))
+    book.on_object_changed("podgroup", podgroup())
+    left = book.on_pod_changed(native("a"))
     assert [type(event) for event in left] == [GangGone, GangSeen]
 
 
 def test_the_pod_that_carries_the_notes_keeps_carrying_them() -> None:
     book = GangRegistry(context())
     for name in ("a", "b", "c"):
-        book.see_pod(noted(name))
-    book.see_pod(noted("z", schedulerName="other"))
+        book.on_pod_changed(noted(name))
+    book.on_pod_changed(noted("z", schedulerName="other"))
     found = status(Phase.HOLDING, 3, notes=Notes(below_since=7.0))
     carrier = book.object_of(NOTED)
     assert isinstance(carrier, PodObject)
     written = patched(carrier, book.encode(NOTED, carrier, found, SHORT, NOW))
-    (gang,) = seen(book.see_pod(written))
+    (gang,) = seen(book.on_pod_changed(written))
     assert gang.notes.below_since == 7.0
     assert book.object_of(NOTED) is written
     assert book.encode(NOTED, written, found, SHORT, NOW) == []
-    (gang,) = seen(book.lose_pod(written))
+    (gang,) = seen(book.on_pod_deleted(written))
     assert gang.notes.below_since is None
     other = book.object_of(NOTED)
     assert isinstance(other, PodObject)
@@ -290,7 +290,7 @@ def test_the_pod_that_carries_the_notes_keeps_carrying_them() -> None:
 def test_an_object_that_has_just_come_is_not_told_that_it_is_missing(dialect: str, spec: Json) -> None:
     book = GangRegistry(context())
     raw = group(**spec)
-    book.see_object(dialect, raw)
+    book.on_object_changed(dialect, raw)
     key = GangKey(dialect, "x", "train")
     assert book.encode(key, raw, status(Phase.ORPHANED, 0, 2, exists=False), SHORT, NOW) == []
     assert book.encode(key, raw, status(Phase.FINISHED, succeeded=2, exists=False), SHORT, NOW) == []
@@ -303,18 +303,18 @@ def test_an_object_that_has_just_come_is_not_told_that_it_is_missing(dialect: st
 def test_a_pod_alone_is_a_gang_only_when_it_says_something() -> None:
     book = GangRegistry(context())
     key = GangKey("pod", "x", "uid-a")
-    assert book.see_pod(pod("a")) == []
-    (gang,) = seen(book.see_pod(pod("a", annotations={f"{GROUP}/timeout-seconds": "9"})))
+    assert book.on_pod_changed(pod("a")) == []
+    (gang,) = seen(book.on_pod_changed(pod("a", annotations={f"{GROUP}/timeout-seconds": "9"})))
     assert (gang.key, gang.timeout) == (key, 9.0)
-    (gang,) = seen(book.see_pod(pod("a")))
+    (gang,) = seen(book.on_pod_changed(pod("a")))
     assert gang.timeout is None
     assert [p.metadata.name for p in book.members_of(key)] == ["a"]
     carrier = book.object_of(key)
     assert isinstance(carrier, PodObject)
     (patch,) = book.encode(key, carrier, status(Phase.WAITING, 0, 1, notes=Notes(target=("n1",))), SHORT, NOW)
-    (gang,) = seen(book.see_pod(patched(carrier, [patch])))
+    (gang,) = seen(book.on_pod_changed(patched(carrier, [patch])))
     assert gang.notes.target == ("n1",)
-    assert book.lose_pod(carrier) == []
+    assert book.on_pod_deleted(carrier) == []
     assert book.object_of(key) is None
     assert book.members_of(key) == ()
 
@@ -322,7 +322,7 @@ def test_a_pod_alone_is_a_gang_only_when_it_says_something() -> None:
 def test_pods_alone_of_other_schedulers_are_nothing_to_us() -> None:
     book = GangRegistry(context())
     foreign = pod("a", schedulerName="other", annotations={f"{GROUP}/timeout-seconds": "9"})
-    assert book.see_pod(foreign) == []
+    assert book.on_pod_changed(foreign) == []
     assert book.object_of(GangKey("pod", "x", "uid-a")) is None
 
 
@@ -332,12 +332,12 @@ def test_pods_alone_of_other_schedulers_are_nothing_to_us() -> None:
 def test_what_the_context_says_is_read_again_when_asked() -> None:
     around = context()
     book = GangRegistry(around)
-    book.see_pod(native())
-    book.see_object("podgroup", podgroup(priorityClassName="high"))
+    book.on_pod_changed(native())
+    book.on_object_changed("podgroup", podgroup(priorityClassName="high"))
     around.priority_classes = {"high": 9}
-    (gang,) = seen(book.read_again())
+    (gang,) = seen(book.decode_all())
     assert gang.priority == 9
-    assert book.read_again() == []
+    assert book.decode_all() == []
 
 
 def test_nothing_is_written_to_kinds_that_are_not_served() -> None:
@@ -350,20 +350,20 @@ def test_nothing_is_written_to_kinds_that_are_not_served() -> None:
 
 def test_losing_what_was_never_seen_changes_nothing() -> None:
     book = GangRegistry(context())
-    assert book.lose_pod(native()) == []
-    assert book.lose_object("podgroup", podgroup()) == []
+    assert book.on_pod_deleted(native()) == []
+    assert book.on_object_deleted("podgroup", podgroup()) == []
 
 
 @pytest.mark.parametrize("make", [native, noted, volcano])
 def test_a_pod_costs_the_same_however_large_its_gang_is(make: Any) -> None:
     book = GangRegistry(context())
-    book.see_object("podgroup", podgroup())
-    book.see_object("volcano", group(minMember=4))
+    book.on_object_changed("podgroup", podgroup())
+    book.on_object_changed("volcano", group(minMember=4))
     pods = [make(f"p{i}") for i in range(500)]
-    costs = [effort_of(partial(book.see_pod, found)) for found in pods]
+    costs = [effort_of(partial(book.on_pod_changed, found)) for found in pods]
     assert max(costs[10:]) <= max(costs[:10])
     for found in pods:
-        book.lose_pod(found)
+        book.on_pod_deleted(found)
     assert not book.members_of(NATIVE)
 
 
@@ -384,14 +384,14 @@ def test_a_volcano_group_is_let_in_when_there_is_room_and_not_for_ever() -> None
     engine = Engine(Config(reserve=60.0))
     engine.handle(TookOver(), NOW)
     raw = group(minMember=4, minResources={GPU: "4"})
-    full = report_of(engine, book.see_object("volcano", raw), NOW)
+    full = report_of(engine, book.on_object_changed("volcano", raw), NOW)
     raw = patched(raw, book.encode(VOLCANO, raw, full, SHORT, NOW))
     assert raw.status["phase"] == "Pending"
     room = Node("n1", {GPU: 4, "cpu": 1000, "pods": 10}, gpu_resource=GPU, gpus=4)
-    reserved = report_of(engine, [*book.see_object("volcano", raw), NodeSeen(room)], NOW + 1)
+    reserved = report_of(engine, [*book.on_object_changed("volcano", raw), NodeSeen(room)], NOW + 1)
     raw = patched(raw, book.encode(VOLCANO, raw, reserved, SHORT, NOW + 1))
     assert raw.status["phase"] == "Inqueue"
-    seen(book.see_object("volcano", raw))
+    seen(book.on_object_changed("volcano", raw))
     gone = report_of(engine, [NodeGone("n1")], NOW + 70)
     raw = patched(raw, book.encode(VOLCANO, raw, gone, SHORT, NOW + 70))
     assert raw.status["phase"] == "Pending"
@@ -402,5 +402,5 @@ def test_a_volcano_group_with_nothing_to_prove_is_let_in_at_once() -> None:
     engine = Engine(Config())
     engine.handle(TookOver(), NOW)
     raw = group(minMember=4)
-    told = report_of(engine, book.see_object("volcano", raw), NOW)
+    told = report_of(engine, book.on_object_changed("volcano", raw), NOW)
     assert patched(raw, book.encode(VOLCANO, raw, told, SHORT, NOW)).status["phase"] == "Inqueue"

@@ -118,7 +118,7 @@ class Desk:
         """A PodGroup, in the API and in the book."""
         body = written(self.groups, name, spec={})
         made = await self.client.create(self.groups, body, "default", type=RawObject)
-        self.book.see_object(self.dialect, made)
+        self.book.on_object_changed(self.dialect, made)
         return GangKey(self.dialect, "default", name)
 
     async def add_pod(self, name: str, group: str = "train", **spec: Any) -> PodObject:
@@ -127,7 +127,7 @@ class Desk:
         if group:
             body["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
         made = await self.client.create(PODS, body, "default", type=PodObject)
-        self.book.see_pod(made)
+        self.book.on_pod_changed(made)
         return made
 
     def bind(self, name: str, node: str) -> None:
@@ -143,7 +143,7 @@ class Desk:
     async def refresh(self, name: str) -> PodObject:
         """Lets the book see a pod as it is now."""
         found = await self.client.get(PODS, name, "default", type=PodObject)
-        self.book.see_pod(found)
+        self.book.on_pod_changed(found)
         return found
 
     async def condition(self, name: str) -> Json | None:

@@ -10,7 +10,7 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.model import Gang
 from gpu_scheduler.gangs.contract import QUEUES
-from gpu_scheduler.gangs.queues import QueueBook, QueueUse
+from gpu_scheduler.gangs.queues import QueueRegistry, QueueUse
 from gpu_scheduler.k8s.objects import Json, RawObject
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status import queue_status
@@ -79,7 +79,7 @@ def test_queues_are_counted_apart_with_what_their_pods_use() -> None:
 async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_status, "STATUS_PERIOD", 0.02)
     async with wired() as (client, wire, bystander):
-        book = QueueBook()
+        book = QueueRegistry()
         for name in ("blue", "default"):
             made = await bystander.create(QUEUES, written(QUEUES, name, spec={}), type=RawObject)
             book.see(QUEUES, made)

@@ -297,7 +297,7 @@ async def test_gangs_of_one_object_do_not_lose_each_others_notes() -> None:
         at.book.context.resources = {Workloads.name: WORKLOADS}
         spec = {"podGroups": [{"name": name, "policy": {"gang": {"minCount": 1}}} for name in "abc"]}
         made = await at.client.create(WORKLOADS, {"metadata": {"name": "w"}, "spec": spec}, "default", type=RawObject)
-        at.book.see_object(Workloads.name, made)
+        at.book.on_object_changed(Workloads.name, made)
         keys = [GangKey(Workloads.name, "default", f"w/{name}") for name in "abc"]
         for i, key in enumerate(keys):
             await at.add_pod(f"p{i}", group="", workloadRef={"name": "w", "podGroup": "abc"[i]})
@@ -427,7 +427,7 @@ async def test_notes_of_a_gang_without_an_object_are_not_put_on_a_pod_that_is_be
         body = {"metadata": {"name": "p", "annotations": notes}, "spec": {"schedulerName": "gpu-scheduler",
                 "containers": [{"name": "main", "image": "x"}]}}  # fmt: skip
         made = await at.client.create(PODS, body, "default", type=PodObject)
-        at.book.see_pod(made)
+        at.book.on_pod_changed(made)
         key = GangKey("annotation", "default", "job")
         at.tell(key, status(Phase.COMMITTING, waiting=0, notes=Notes(admitted_at=1.0)))
         await at.pause()
@@ -465,7 +465,7 @@ async def test_write_of_which_nobody_knows_is_tried_again_on_what_is_really_ther
 
     async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
         raw = await client.get(GROUPS, "train", "default", type=RawObject)
-        at.book.see_object(DIALECT, raw)
+        at.book.on_object_changed(DIALECT, raw)
         at.tell(GangKey(DIALECT, "default", "train"), status(Phase.RUNNING, running=2, waiting=0))
         await until(lambda: at.numbers.writes["written"])
     assert at.numbers.writes == {"failed": 1, "written": 1}
@@ -495,8 +495,8 @@ async def test_gang_whose_object_cannot_be_written_is_told_on_its_pods_and_in_ev
         return web.json_response({"metadata": meta, "spec": {"schedulerName": "gpu-scheduler"}, "status": {}})
 
     async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
-        at.book.see_object(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
-        at.book.see_pod(await client.get(PODS, "train-0", "default", type=PodObject))
+        at.book.on_object_changed(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
+        at.book.on_pod_changed(await client.get(PODS, "train-0", "default", type=PodObject))
         at.tell(GangKey(DIALECT, "default", "train"), status(waiting=1))
         await until(lambda: asked.count("events") == 2 and "train-0" in asked and asked.count("train") > tries)
         before = asked.index("train-0")
@@ -525,8 +525,8 @@ async def test_gangs_whose_objects_may_not_be_written_keep_no_pod_from_being_tol
     limits = Limits(writes=50, events=10_000, settle=0.01)
     async with client_of(handle) as client, working(Desk(client, limits)) as at:
         for name in (names := [f"g{number}" for number in range(40)]):
-            at.book.see_object(DIALECT, await client.get(GROUPS, name, "default", type=RawObject))
-            at.book.see_pod(await client.get(PODS, name, "default", type=PodObject))
+            at.book.on_object_changed(DIALECT, await client.get(GROUPS, name, "default", type=RawObject))
+            at.book.on_pod_changed(await client.get(PODS, name, "default", type=PodObject))
         for name in names:
             at.tell(GangKey(DIALECT, "default", name), status(waiting=1))
         await until(lambda: len(told) == 40)
@@ -547,7 +547,7 @@ async def test_object_that_could_not_be_written_for_days_is_written_once_it_can(
         return web.json_response({"metadata": meta, "spec": {}, "status": {}})
 
     async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
-        at.book.see_object(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
+        at.book.on_object_changed(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
         key = GangKey(DIALECT, "default", "train")
         at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
         at.writer._entries[key].failures = 1020
@@ -561,7 +561,7 @@ async def test_gang_of_which_nothing_is_left_is_forgotten() -> None:
         key = GangKey("pod", "default", made.metadata.uid)
         at.tell(key, status(waiting=1))
         await until(lambda: at.condition("solo"))
-        at.book.lose_pod(made)
+        at.book.on_pod_deleted(made)
         at.tell(key, status(Phase.RUNNING, running=1, waiting=0))
         await until(lambda: key not in at.writer._entries)
 

@@ -21,7 +21,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.core.model import GangKey, GateKind, Pod, Queue
 from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
 from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
-from gpu_scheduler.gangs.queues import QueueBook
+from gpu_scheduler.gangs.queues import QueueRegistry
 from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.informer import ChangeKind, HasMetadata, ObjectChange
 from gpu_scheduler.k8s.objects import (
@@ -43,7 +43,7 @@ DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 
 
 def translator() -> Translator:
-    return Translator(READING, GangRegistry(context()), QueueBook())
+    return Translator(READING, GangRegistry(context()), QueueRegistry())
 
 
 def added(*found: T) -> list[ObjectChange[T]]:

@@ -50,19 +50,19 @@ def test_all_invalid_options_are_reported(resource: str) -> None:
     assert result.code == 422
     assert result.message.startswith("2 problems: ")
     assert f'{PAUSED}: \'1\' is neither "true" nor "false"' in result.message
-    assert f"{GROUP}/timeout-seconds: 'x' is no number of seconds" in result.message
+    assert f"{GROUP}/timeout-seconds: 'x' is not a number of seconds" in result.message
 
 
 @pytest.mark.parametrize(
     ("resource", "spec", "result"),
     [
-        pytest.param(VOLCANO, {"minMember": -1}, "spec.minMember: '-1' is no such number", id="volcano"),
-        pytest.param(PLUGINS, {"minMember": -1}, "spec.minMember: '-1' is no such number", id="scheduler-plugins"),
+        pytest.param(VOLCANO, {"minMember": -1}, "spec.minMember: '-1' is not a valid number", id="volcano"),
+        pytest.param(PLUGINS, {"minMember": -1}, "spec.minMember: '-1' is not a valid number", id="scheduler-plugins"),
         pytest.param(NATIVE, {"schedulingPolicy": {}}, "spec.schedulingPolicy: missing; write gang", id="native"),
         pytest.param(
             WORKLOAD,
             {"podGroups": [{"name": "w", "policy": {"gang": {"minCount": 0}}}]},
-            "spec.podGroups[w].policy.gang.minCount: '0' is no such number",
+            "spec.podGroups[w].policy.gang.minCount: '0' is not a valid number",
             id="workload",
         ),
     ],

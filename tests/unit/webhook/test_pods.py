@@ -88,22 +88,24 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
     ("body", "result"),
     [
         pytest.param(mapped(text=""), f"{MAP}: it is empty; {EXAMPLE}", id="map-empty"),
-        pytest.param(mapped(text="a=b"), f"{MAP}: line 1: 'a=b' is no entry; {EXAMPLE}", id="map-no-entry"),
+        pytest.param(mapped(text="a=b"), f"{MAP}: line 1: 'a=b' is not an entry; {EXAMPLE}", id="map-no-entry"),
         pytest.param(
-            mapped(text="-1=node1:0"), f"{MAP}: line 1: '-1=node1:0' is no entry; {EXAMPLE}", id="map-negative"
+            mapped(text="-1=node1:0"), f"{MAP}: line 1: '-1=node1:0' is not an entry; {EXAMPLE}", id="map-negative"
         ),
         pytest.param(
             mapped(text="0=node1:0\n1=node1:-1"),
-            f"{MAP}: line 2: '-1' is no GPU index; {NUMBERS}",
+            f"{MAP}: line 2: '-1' is not a GPU index; {NUMBERS}",
             id="map-gpu-negative",
         ),
         pytest.param(
             mapped(text="0=node1:0,0"), f"{MAP}: line 1: GPU 0 is named twice; name each once", id="map-twice"
         ),
-        pytest.param(mapped(text="0=node1:999"), f"{MAP}: line 1: '999' is no GPU index; {NUMBERS}", id="map-absurd"),
+        pytest.param(
+            mapped(text="0=node1:999"), f"{MAP}: line 1: '999' is not a GPU index; {NUMBERS}", id="map-absurd"
+        ),
         pytest.param(
             mapped(text="0=n\u00f6de:0"),
-            f"{MAP}: line 1: 'n\\xf6de' is no node; write a node's name or its label gpu-node-name",
+            f"{MAP}: line 1: 'n\\xf6de' is not a node name; write a node's name or its label gpu-node-name",
             id="map-unicode",
         ),
         pytest.param(
@@ -113,7 +115,7 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
         ),
         pytest.param(
             mapped(text="0=node1:0\x1b[31m\r0"),
-            f"{MAP}: line 1: '0\\x1b[31m\\r0' is no GPU index; {NUMBERS}",
+            f"{MAP}: line 1: '0\\x1b[31m\\r0' is not a GPU index; {NUMBERS}",
             id="map-terminal-codes",
         ),
         pytest.param(
@@ -150,7 +152,7 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
         *(
             pytest.param(
                 pod(annotations={MILLI: text}),
-                f"{MILLI}: '{text}' is no share of a GPU; write thousandths of one, from 1 to 999",
+                f"{MILLI}: '{text}' is not a share of a GPU; write thousandths of one, from 1 to 999",
                 id=f"share-{text or 'empty'}",
             )
             for text in ("", "0", "1000", "-1", "0.3", "300m", "many")
@@ -185,17 +187,19 @@ def test_wrong_gpu_requests_are_refused_with_a_correction(body: Json, result: st
 
 
 MORE_THAN = "write how many pods must start together, from 1 to 20000"
-SECONDS = 'is no number of seconds above 0; write for example "300"'
+SECONDS = 'is not a number of seconds above 0; write for example "300"'
 
 
 @pytest.mark.parametrize(
     ("annotations", "result"),
     [
         pytest.param(
-            {GANG: "a b", GANG_MIN: "2"}, f"{GANG}: 'a b' is no name; use letters, digits,", id="gang-no-name"
+            {GANG: "a b", GANG_MIN: "2"}, f"{GANG}: 'a b' is not a valid name; use letters, digits,", id="gang-no-name"
         ),
         pytest.param(
-            {GANG: "g" * 254, GANG_MIN: "2"}, f"{GANG}: '{'g' * 60}...' is no name; use letters", id="gang-long"
+            {GANG: "g" * 254, GANG_MIN: "2"},
+            f"{GANG}: '{'g' * 60}...' is not a valid name; use letters",
+            id="gang-long",
         ),
         pytest.param(
             {GANG: "other/train", GANG_MIN: "2"},
@@ -207,18 +211,20 @@ SECONDS = 'is no number of seconds above 0; write for example "300"'
             "scheduling.k8s.io/group-name: 'other/train' names a namespace, but a gang is in that of its pods; write",
             id="volcano-group-of-another-namespace",
         ),
-        pytest.param({GANG: "a", GANG_MIN: "0"}, f"{GANG_MIN}: '0' is no such number; {MORE_THAN}", id="min-0"),
+        pytest.param({GANG: "a", GANG_MIN: "0"}, f"{GANG_MIN}: '0' is not a valid number; {MORE_THAN}", id="min-0"),
         pytest.param(
-            {GANG: "a", GANG_MIN: "-1"}, f"{GANG_MIN}: '-1' is no such number; {MORE_THAN}", id="min-negative"
+            {GANG: "a", GANG_MIN: "-1"}, f"{GANG_MIN}: '-1' is not a valid number; {MORE_THAN}", id="min-negative"
         ),
         pytest.param(
-            {GANG: "a", GANG_MIN: "1.5"}, f"{GANG_MIN}: '1.5' is no such number; {MORE_THAN}", id="min-broken"
+            {GANG: "a", GANG_MIN: "1.5"}, f"{GANG_MIN}: '1.5' is not a valid number; {MORE_THAN}", id="min-broken"
         ),
-        pytest.param({GANG: "a", GANG_MIN: "all"}, f"{GANG_MIN}: 'all' is no such number; {MORE_THAN}", id="min-word"),
         pytest.param(
-            {GANG: "a", GANG_MIN: "9" * 99}, f"{GANG_MIN}: '{'9' * 60}...' is no such number", id="min-absurd"
+            {GANG: "a", GANG_MIN: "all"}, f"{GANG_MIN}: 'all' is not a valid number; {MORE_THAN}", id="min-word"
         ),
-        pytest.param({GANG: "a", GANG_MIN: "\u0664"}, f"{GANG_MIN}: '\u0664' is no such number", id="min-unicode"),
+        pytest.param(
+            {GANG: "a", GANG_MIN: "9" * 99}, f"{GANG_MIN}: '{'9' * 60}...' is not a valid number", id="min-absurd"
+        ),
+        pytest.param({GANG: "a", GANG_MIN: "\u0664"}, f"{GANG_MIN}: '\u0664' is not a valid number", id="min-unicode"),
         pytest.param(
             {GANG_MIN: "2"},
             f"{GANG_MIN}: the pod has no controller whose pods could be its gang; name the gang in {GANG}",
@@ -235,12 +241,12 @@ SECONDS = 'is no number of seconds above 0; write for example "300"'
         pytest.param({f"{GROUP}/paused": "yes"}, f'{GROUP}/paused: \'yes\' is neither "true" nor "false"', id="paused"),
         pytest.param(
             {f"{GROUP}/topology": "rack"},
-            f"{GROUP}/topology: 'rack' is no rule; write \"required:rack,preferred:nvlink\" or the like",
+            f"{GROUP}/topology: 'rack' is not a rule; write \"required:rack,preferred:nvlink\" or the like",
             id="topology",
         ),
         pytest.param(
             {f"{GROUP}/on-member-lost": "panic"},
-            f'{GROUP}/on-member-lost: \'panic\' is none of "hold", "restart", "shrink"',
+            f'{GROUP}/on-member-lost: \'panic\' is not one of "hold", "restart", "shrink"',
             id="on-member-lost",
         ),
     ],
@@ -359,7 +365,7 @@ def test_several_problems_are_all_reported() -> None:
     body = pod(annotations={MAP: "a=b\n0=node1:0,0\n0=node1:1\n0=node2:2", GANG_MIN: "0", f"{GROUP}/paused": "yes"})
     result = validate(body).message
     assert result.startswith(
-        f"6 problems: (1) {MAP}: line 1: 'a=b' is no entry; {EXAMPLE}; (2) {MAP}: line 2: GPU 0 is"
+        f"6 problems: (1) {MAP}: line 1: 'a=b' is not an entry; {EXAMPLE}; (2) {MAP}: line 2: GPU 0 is"
     )
     assert f"(3) {MAP}: line 4: pod index 0 stands on line 3 already; write each index once; (4) {GANG_MIN}:" in result
     assert f"(6) {GROUP}/paused" in result
@@ -380,7 +386,7 @@ def test_names_of_253_characters_and_a_long_map_stay_bounded() -> None:
     text = "\n".join(f"{i}=n:{i % 8}" for i in range(20_000))
     body = mapped("n" * 251 + "-0", text + "\n\x1b]0;owned\x07=n:0", meta={"namespace": "x" * 63})
     result = validate(body)
-    assert result.message.startswith(f"{MAP}: line 20001: '\\x1b]0;owned\\x07=n:0' is no entry")
+    assert result.message.startswith(f"{MAP}: line 20001: '\\x1b]0;owned\\x07=n:0' is not an entry")
     assert len(result.log[0]) < 1000
 
 
@@ -434,8 +440,8 @@ def test_deletion_is_always_allowed(operation: str) -> None:
 @pytest.mark.parametrize(
     ("new", "resource", "result"),
     [
-        pytest.param(pod("w-0", {MAP: "a=b"}), "pods", f"{MAP}: line 1: 'a=b' is no entry", id="map"),
-        pytest.param(pod("w-0", {MAP: THREE, GANG_MIN: "0"}), "pods", f"{GANG_MIN}: '0' is no such", id="gang-min"),
+        pytest.param(pod("w-0", {MAP: "a=b"}), "pods", f"{MAP}: line 1: 'a=b' is not an entry", id="map"),
+        pytest.param(pod("w-0", {MAP: THREE, GANG_MIN: "0"}), "pods", f"{GANG_MIN}: '0' is not a valid", id="gang-min"),
         pytest.param(
             mapped("w-0", ephemeralContainers=[container("debug", securityContext={"privileged": True})]),
             "pods/ephemeralcontainers",

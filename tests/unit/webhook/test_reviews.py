@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.gangs.pods.device_map import MapError, find_mistakes, parse_map
+from gpu_scheduler.gangs.pods.device_map import MapError, find_map_errors, parse_map
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview, respond
 from tests.unit.webhook.reviewing import (
@@ -240,7 +240,7 @@ LINES = st.from_regex(r"[0-9 -]{1,4}=[a-z0-9. _-]{0,12}:[0-9, -]{0,9}", fullmatc
 
 @given(st.lists(LINES, max_size=9).map("\n".join))
 def test_any_text_is_a_map_or_has_mistakes_with_their_lines(text: str) -> None:
-    mistakes = find_mistakes(text)
+    mistakes = find_map_errors(text)
     assert all(str(mistake).isprintable() and 0 <= mistake.line <= text.count("\n") + 1 for mistake in mistakes)
     if mistakes:
         with pytest.raises(MapError, match=re.escape(str(mistakes[0]))):

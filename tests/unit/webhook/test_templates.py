@@ -257,8 +257,8 @@ def test_jobs_that_can_start_and_jobs_of_other_schedulers_are_allowed(body: Json
 @pytest.mark.parametrize(
     ("of", "result"),
     [
-        pytest.param(template({MAP: "a=b"}), f"spec.template: {MAP}: line 1: 'a=b' is no entry", id="map"),
-        pytest.param(template({GANG_MIN: "0"}), f"spec.template: {GANG_MIN}: '0' is no such number", id="gang-min"),
+        pytest.param(template({MAP: "a=b"}), f"spec.template: {MAP}: line 1: 'a=b' is not an entry", id="map"),
+        pytest.param(template({GANG_MIN: "0"}), f"spec.template: {GANG_MIN}: '0' is not a valid number", id="gang-min"),
         pytest.param(template({f"{GROUP}/paused": "1"}), f"spec.template: {GROUP}/paused: '1' is neither", id="option"),
         pytest.param(
             template({f"{GROUP}/gpu-milli": "2k"}), f"spec.template: {GROUP}/gpu-milli: '2k' is no", id="share"

@@ -20,10 +20,10 @@ from gpu_scheduler.core.model import GangKey, GateKind
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.dialects import StatusMessage
-from gpu_scheduler.gangs.options import NO_QUEUE
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 from gpu_scheduler.scheduler.status.names import name_of_gang, name_of_holder, name_of_report
 
-MOST_MEMBERS = 40
+MAX_MEMBERS = 40
 
 _IF_ONLY = {
     IfOnly.NOTHING_CHANGED: "Nothing needs to change: it fits now.",
@@ -79,7 +79,7 @@ class Page:
             "waiting": status.waiting,
             "succeeded": status.succeeded,
             "failed": status.failed,
-            "queue": report.queue or NO_QUEUE,
+            "queue": report.queue or DEFAULT_QUEUE_NAME,
             "priority": report.priority,
             "waiting_since": draw_moment(report.waiting_since),
             "reason": self.message.reason,
@@ -264,7 +264,7 @@ def _draw_members(page: Page, width: int | None) -> list[Text]:
         TableColumn("NODE", drop=1, least=6),
         TableColumn("GPUS", drop=3),
     )
-    shown = page.members[:MOST_MEMBERS]
+    shown = page.members[:MAX_MEMBERS]
     rows = [(m.name, m.role, m.state, m.node, m.gpus) for m in shown]
     lines = [Text("  ") + line for line in draw_table(columns, rows, None if width is None else width - 2)]
     more = len(page.members) - len(shown)

@@ -14,7 +14,7 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.dialects import StatusMessage
-from gpu_scheduler.gangs.options import NO_QUEUE
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 from gpu_scheduler.scheduler.status.messages import describe
 from gpu_scheduler.scheduler.status.names import name_of_report
 
@@ -62,7 +62,7 @@ class GangLine:
         """The line for programs: moments as the API writes them."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         found["phase"] = self.phase.value
-        found["queue"] = self.queue or NO_QUEUE
+        found["queue"] = self.queue or DEFAULT_QUEUE_NAME
         found["waiting_since"] = draw_moment(self.waiting_since)
         found["estimated_start"] = draw_moment(self.estimated_start)
         return found

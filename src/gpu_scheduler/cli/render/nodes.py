@@ -12,7 +12,7 @@ from gpu_scheduler.cli.dry_run import keeps_slots, name_of
 from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.model import MILLI, GangKey, Node
 from gpu_scheduler.core.state import State
-from gpu_scheduler.gangs.dialects import show_key
+from gpu_scheduler.gangs.dialects import display_name
 
 
 class HoldKind(Enum):
@@ -115,7 +115,7 @@ def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _GpuUse | No
 
 def holder_of(gang: GangKey | None, namespace: str, name: str) -> str:
     """The name of a holder: its gang, or the pod itself."""
-    return show_key(gang) if gang is not None else f"{namespace}/{name}"
+    return display_name(gang) if gang is not None else f"{namespace}/{name}"
 
 
 def _line_of(node: Node, uses: Sequence[_GpuUse]) -> NodeLine:

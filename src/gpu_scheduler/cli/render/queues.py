@@ -16,7 +16,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Queue
 from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.state import State
-from gpu_scheduler.gangs.options import NO_QUEUE
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 
 BAR = 24
 _BUSY = (Phase.RUNNING, Phase.BINDING, Phase.COMMITTING, Phase.HOLDING, Phase.DEGRADED, Phase.RESTARTING)
@@ -65,7 +65,7 @@ class QueueLine:
             for line in self.resources
         }
         own = ("name", "weight", "open", "borrowing", "running", "waiting")
-        found = {key: getattr(self, key) for key in own} | {"name": self.name or NO_QUEUE}
+        found = {key: getattr(self, key) for key in own} | {"name": self.name or DEFAULT_QUEUE_NAME}
         return {**found, "share": round(self.share, 4), "resources": resources}
 
 
@@ -145,7 +145,7 @@ def draw_queues(lines: list[QueueLine], width: int | None, *, wide: bool = False
     for line in lines:
         state = Text("open", "green") if line.open else Text("closed", "red")
         numbers = (f"{line.share:.0%}", str(line.running), str(line.waiting))
-        rows.append((Text(line.name or NO_QUEUE, "bold"), str(line.weight), *numbers, state))
+        rows.append((Text(line.name or DEFAULT_QUEUE_NAME, "bold"), str(line.weight), *numbers, state))
     head, *body = draw_table(_COLUMNS, rows, width)
     drawn = [head]
     for line, row in zip(lines, body, strict=True):

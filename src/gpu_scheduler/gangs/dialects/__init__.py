@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.gangs.dialects.annotation import Annotations, LonePods, show_key
-from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Membership, Patch, StatusMessage, Telling
+from gpu_scheduler.gangs.dialects.annotation import Annotations, LonePods, display_name
+from gpu_scheduler.gangs.dialects.dialect import (
+    Dialect,
+    GangContext,
+    Membership,
+    StatusMessage,
+    StatusPatch,
+    StatusUpdate,
+)
 from gpu_scheduler.gangs.dialects.podgroup import PodGroups
 from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
 from gpu_scheduler.gangs.dialects.volcano import Volcano
@@ -24,14 +31,14 @@ __all__ = [
     "Dialect",
     "GangContext",
     "Membership",
-    "Patch",
     "StatusMessage",
-    "Telling",
+    "StatusPatch",
+    "StatusUpdate",
     "choose_resources",
     "dialect_named",
     "dialect_of",
+    "display_name",
     "read_membership",
-    "show_key",
 ]
 
 VOLCANO = Volcano()

@@ -16,13 +16,20 @@ from collections.abc import Collection, Hashable
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import GANG, GANG_MIN, NOTES
-from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Membership, Patch, Telling, patch_object
+from gpu_scheduler.gangs.dialects.dialect import (
+    Dialect,
+    GangContext,
+    Membership,
+    StatusPatch,
+    StatusUpdate,
+    patch_object,
+)
 from gpu_scheduler.gangs.notes import change_notes, with_notes
 from gpu_scheduler.gangs.options import (
     OPTIONS,
     BadOptionError,
+    annotation,
     created_at,
-    note,
     queue_of,
     quote,
     read_minimum,
@@ -37,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _UID_SHOWN = 8
 
 
-def show_key(key: GangKey) -> str:
+def display_name(key: GangKey) -> str:
     """A gang as people know it: namespace and name; where it is a controller, kind and name without the uid."""
     kind, _, rest = key.name.partition("/")
     if key.dialect == Annotations.name and rest:
@@ -53,7 +60,7 @@ class Annotations(Dialect):
     def group_of(self, pod: PodObject) -> str:
         """The gang that a pod names, else its controller; "" for neither."""
         meta = pod.metadata
-        named = note(meta, GANG)
+        named = annotation(meta, GANG)
         if named:
             return named if _NAME.fullmatch(named) else ""
         owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
@@ -95,7 +102,7 @@ class Annotations(Dialect):
         said, problem, minimum = _hear(pods), "", 1
         try:
             _check_agreement(said, pods)
-            minimum = read_gang_min(note(said[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in said else None)
+            minimum = read_gang_min(annotation(said[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in said else None)
         except BadOptionError as error:
             problem = str(error)
         gang = Gang(
@@ -106,13 +113,15 @@ class Annotations(Dialect):
             created=min(created_at(pod.metadata) for pod in pods),
             problem=problem,
         )
-        carrier = next((pod for pod in pods if note(pod.metadata, NOTES)), None)
-        options = {name: note(pod.metadata, name) for name, pod in said.items()}
+        carrier = next((pod for pod in pods if annotation(pod.metadata, NOTES)), None)
+        options = {name: annotation(pod.metadata, name) for name, pod in said.items()}
         return with_notes(with_options(gang, options), carrier.metadata.annotations if carrier is not None else None)
 
-    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+    def encode(
+        self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
+    ) -> list[StatusPatch]:
         """The notes; everything else is told in Events."""
-        return patch_object(PODS, raw.metadata, change_notes(raw.metadata.annotations, telling.status))
+        return patch_object(PODS, raw.metadata, change_notes(raw.metadata.annotations, update.status))
 
 
 class LonePods(Annotations):
@@ -124,7 +133,7 @@ class LonePods(Annotations):
         """The pod itself."""
         return pod.metadata.uid
 
-    def says_anything(self, pod: PodObject) -> bool:
+    def has_options(self, pod: PodObject) -> bool:
         """Whether a pod sets options, or notes are on it."""
         notes = pod.metadata.annotations
         return notes is not None and any(name in notes for name in (NOTES, *OPTIONS))
@@ -138,7 +147,7 @@ class LonePods(Annotations):
 def _refuse_name(named: str) -> str:
     if "/" in named:
         return refuse_namespace(GANG, named)
-    return f"{GANG}: {quote(named)} is no name; use letters, digits, '-', '_' and '.', at most 253"
+    return f"{GANG}: {quote(named)} is not a valid name; use letters, digits, '-', '_' and '.', at most 253"
 
 
 def _hear(pods: Collection[PodObject]) -> dict[str, PodObject]:
@@ -146,7 +155,7 @@ def _hear(pods: Collection[PodObject]) -> dict[str, PodObject]:
     said: dict[str, PodObject] = {}
     for pod in pods:
         for name in (GANG_MIN, *OPTIONS):
-            if note(pod.metadata, name):
+            if annotation(pod.metadata, name):
                 said.setdefault(name, pod)
     return said
 
@@ -154,9 +163,9 @@ def _hear(pods: Collection[PodObject]) -> dict[str, PodObject]:
 def _check_agreement(said: dict[str, PodObject], pods: Collection[PodObject]) -> None:
     for name, first in said.items():
         for pod in pods:
-            text = note(pod.metadata, name)
-            if text and text != note(first.metadata, name):
-                one = f"pod {first.metadata.name} says {quote(note(first.metadata, name))}"
+            text = annotation(pod.metadata, name)
+            if text and text != annotation(first.metadata, name):
+                one = f"pod {first.metadata.name} says {quote(annotation(first.metadata, name))}"
                 other = f"pod {pod.metadata.name} says {quote(text)}"
                 raise BadOptionError(f"{name}: {one} and {other}; all pods of a gang must say the same")
 

@@ -31,7 +31,7 @@ class StatusMessage(NamedTuple):
     message: str
 
 
-class Telling(NamedTuple):
+class StatusUpdate(NamedTuple):
     """Everything that a gang's object is to say. `alive` are the gangs that share the object, this one included;
     `owner` is what its pods belong to."""
 
@@ -42,7 +42,7 @@ class Telling(NamedTuple):
     owner: str = ""
 
 
-class Patch(NamedTuple):
+class StatusPatch(NamedTuple):
     """A merge patch of one object, or of its subresource."""
 
     resource: Resource
@@ -52,14 +52,14 @@ class Patch(NamedTuple):
     body: Json
 
 
-def patch_object(resource: Resource, meta: Meta, annotations: Json, status: Json | None = None) -> list[Patch]:
+def patch_object(resource: Resource, meta: Meta, annotations: Json, status: Json | None = None) -> list[StatusPatch]:
     """The patches that change these annotations and these fields of the status, if any; never of a namesake."""
     where = (resource, meta.namespace, meta.name)
     patches = []
     if annotations:
-        patches.append(Patch(*where, "", {"metadata": {"uid": meta.uid, "annotations": annotations}}))
+        patches.append(StatusPatch(*where, "", {"metadata": {"uid": meta.uid, "annotations": annotations}}))
     if status:
-        patches.append(Patch(*where, "status", {"metadata": {"uid": meta.uid}, "status": status}))
+        patches.append(StatusPatch(*where, "status", {"metadata": {"uid": meta.uid}, "status": status}))
     return patches
 
 
@@ -146,11 +146,11 @@ class Dialect:
         """The name of the object that defines a gang; "" where only its pods do."""
         return key.name
 
-    def stands_alone(self, key: GangKey, raw: RawObject) -> bool:
+    def is_individual(self, key: GangKey, raw: RawObject) -> bool:
         """Whether the pods of this group are no gang: each starts by itself."""
         return False
 
-    def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
+    def expected_scheduler(self, raw: RawObject, context: GangContext) -> str:
         """The scheduler that the pods of a group without any are going to name."""
         return self.scheduler
 
@@ -160,7 +160,9 @@ class Dialect:
         """The gang as it is defined; None when what defines it is not there. `pods` has one for every set of marks."""
         raise NotImplementedError
 
-    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+    def encode(
+        self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
+    ) -> list[StatusPatch]:
         """What has to be written so that the object says this; nothing when it says so already.
 
         A dialect without objects writes to one of the pods, which then stands in for `raw`.

@@ -23,7 +23,7 @@ from gpu_scheduler.gangs.conditions import (
     merge_conditions,
 )
 from gpu_scheduler.gangs.contract import GROUP
-from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, StatusPatch, StatusUpdate, patch_object
 from gpu_scheduler.gangs.notes import change_notes, with_notes
 from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, created_at, quote, read_minimum, with_options
 from gpu_scheduler.gangs.roles import rank_roles
@@ -59,7 +59,7 @@ class PodGroups(Dialect):
         """The PodGroup that a pod names."""
         return str((pod.spec.scheduling_group or {}).get("podGroupName") or "")
 
-    def stands_alone(self, key: GangKey, raw: RawObject) -> bool:
+    def is_individual(self, key: GangKey, raw: RawObject) -> bool:
         """Whether the policy is `basic`."""
         policy = as_dict(raw.spec.get("schedulingPolicy"))
         return "basic" in policy and "gang" not in policy
@@ -86,15 +86,17 @@ class PodGroups(Dialect):
         )
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
 
-    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+    def encode(
+        self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
+    ) -> list[StatusPatch]:
         """Conditions and notes."""
         assert isinstance(raw, RawObject)
         resource = context.resources[self.name]
         present = raw.status.get("conditions")
-        wanted = _conditions(present, telling, SCHEDULED.get(resource.version, INITIALLY_SCHEDULED))
+        wanted = _conditions(present, update, SCHEDULED.get(resource.version, INITIALLY_SCHEDULED))
         extra = {"observedGeneration": raw.metadata.generation}
-        conditions = merge_conditions(present, wanted, telling.now, extra)
-        notes = change_notes(raw.metadata.annotations, telling.status)
+        conditions = merge_conditions(present, wanted, update.now, extra)
+        notes = change_notes(raw.metadata.annotations, update.status)
         return patch_object(resource, raw.metadata, notes, change_status(raw, {"conditions": conditions}))
 
 
@@ -117,8 +119,8 @@ def _read_constraints(raw: RawObject) -> Iterator[TopologyRule]:
             yield TopologyRule(str(constraint["key"]))
 
 
-def _conditions(present: object, telling: Telling, scheduled_type: str) -> Iterator[Condition]:
-    status, told = telling.status, telling.told
+def _conditions(present: object, update: StatusUpdate, scheduled_type: str) -> Iterator[Condition]:
+    status, told = update.status, update.told
     scheduled = is_scheduled(status)
     if scheduled:
         yield Condition(scheduled_type, True, "Scheduled", told.message)

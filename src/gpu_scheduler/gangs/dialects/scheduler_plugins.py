@@ -13,20 +13,20 @@ from collections.abc import Collection
 
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Expected, Gang, GangKey
-from gpu_scheduler.gangs.conditions import change_status, members_there
+from gpu_scheduler.gangs.conditions import change_status, count_members
 from gpu_scheduler.gangs.dialects.dialect import (
     GangContext,
     GroupRequest,
-    Patch,
     PodGroupDialect,
-    Telling,
+    StatusPatch,
+    StatusUpdate,
     patch_object,
 )
 from gpu_scheduler.gangs.expected import (
-    coming_scheduler,
     expect_members,
     is_made_for_job,
     is_owned_by_job,
+    job_scheduler,
     min_resources,
 )
 from gpu_scheduler.gangs.notes import change_notes, with_notes
@@ -80,9 +80,9 @@ class SchedulerPlugins(PodGroupDialect):
         """The PodGroup that a pod's label names."""
         return label(pod.metadata, POD_GROUP)
 
-    def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
+    def expected_scheduler(self, raw: RawObject, context: GangContext) -> str:
         """What the owner job's templates say; that of scheduler-plugins where they say nothing."""
-        return coming_scheduler(raw, context) or self.scheduler
+        return job_scheduler(raw, context) or self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
@@ -110,17 +110,19 @@ class SchedulerPlugins(PodGroupDialect):
         )
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
 
-    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+    def encode(
+        self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
+    ) -> list[StatusPatch]:
         """Phase, counters and notes."""
         assert isinstance(raw, RawObject)
-        status = telling.status
+        status = update.status
         phase = _phase_of(status, raw)
         wanted: Json = {"running": status.running, "succeeded": status.succeeded, "failed": status.failed}
         wanted["phase"] = phase
-        if telling.owner and not raw.status.get("occupiedBy"):
-            wanted["occupiedBy"] = telling.owner
+        if update.owner and not raw.status.get("occupiedBy"):
+            wanted["occupiedBy"] = update.owner
         if phase == "Scheduling" and not raw.status.get("scheduleStartTime"):
-            wanted["scheduleStartTime"] = format_time(telling.now)
+            wanted["scheduleStartTime"] = format_time(update.now)
         notes = change_notes(raw.metadata.annotations, status)
         return patch_object(context.resources[self.name], raw.metadata, notes, change_status(raw, wanted))
 
@@ -129,7 +131,7 @@ def _phase_of(status: Status, raw: RawObject) -> str:
     present = raw.status.get("phase")
     if status.phase in (Phase.COMMITTING, Phase.BINDING) and status.running and present in ("Running", "Unknown"):
         return str(present)  # members beyond the minimum, or replacements
-    if present in _OVER and not members_there(status):
+    if present in _OVER and not count_members(status):
         return str(present)  # its pods were cleared away
     if status.phase is Phase.RESTARTING:
         return "Unknown" if status.running else "Pending"

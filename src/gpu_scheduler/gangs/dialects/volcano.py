@@ -31,27 +31,27 @@ from gpu_scheduler.gangs.conditions import (
     Condition,
     change_status,
     condition_in,
-    members_there,
+    count_members,
     merge_conditions,
 )
 from gpu_scheduler.gangs.contract import TIMEOUT
 from gpu_scheduler.gangs.dialects.dialect import (
     GangContext,
     GroupRequest,
-    Patch,
     PodGroupDialect,
-    Telling,
+    StatusPatch,
+    StatusUpdate,
     patch_object,
 )
-from gpu_scheduler.gangs.expected import coming_scheduler, expect_members, min_resources
+from gpu_scheduler.gangs.expected import expect_members, job_scheduler, min_resources
 from gpu_scheduler.gangs.jobs.volcano_job import TASK
 from gpu_scheduler.gangs.notes import change_notes, with_notes
 from gpu_scheduler.gangs.options import (
-    NO_QUEUE,
+    DEFAULT_QUEUE_NAME,
     BadOptionError,
+    annotation,
     as_dict,
     created_at,
-    note,
     quote,
     read_minimum,
     read_queue,
@@ -99,7 +99,7 @@ class Volcano(PodGroupDialect):
 
     def new_group_spec(self, request: GroupRequest) -> Json:
         """Returns the same with the queue, which may be changed on the group later."""
-        return {**self.group_spec(request), "queue": request.queue or NO_QUEUE}
+        return {**self.group_spec(request), "queue": request.queue or DEFAULT_QUEUE_NAME}
 
     def group_annotations(self, request: GroupRequest) -> dict[str, str]:
         """Returns the time-out, for which a PodGroup has no field."""
@@ -107,15 +107,15 @@ class Volcano(PodGroupDialect):
 
     def group_of(self, pod: PodObject) -> str:
         """The PodGroup that a pod's annotation names."""
-        return note(pod.metadata, GROUP_NAME)
+        return annotation(pod.metadata, GROUP_NAME)
 
     def marks(self, pod: PodObject) -> Hashable:
         """Its role: a driver and the first of its executors tell what the others will need."""
         return role_of(pod)
 
-    def awaits_scheduler(self, raw: RawObject, context: GangContext) -> str:
+    def expected_scheduler(self, raw: RawObject, context: GangContext) -> str:
         """What the owner job's templates say; Volcano itself where they say nothing."""
-        return coming_scheduler(raw, context) or self.scheduler
+        return job_scheduler(raw, context) or self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
@@ -137,13 +137,15 @@ class Volcano(PodGroupDialect):
             gang = replace(gang, problem=str(error))
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
 
-    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+    def encode(
+        self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
+    ) -> list[StatusPatch]:
         """Phase, conditions, counters and notes."""
         assert isinstance(raw, RawObject)
-        status = telling.status
+        status = update.status
         phase = _phase_of(status, raw)
         wanted: Json = {"running": status.running, "succeeded": status.succeeded, "failed": status.failed}
-        wanted |= {"phase": phase, "conditions": _conditions(phase, raw, telling)}
+        wanted |= {"phase": phase, "conditions": _conditions(phase, raw, update)}
         notes = change_notes(raw.metadata.annotations, status)
         return patch_object(context.resources[self.name], raw.metadata, notes, change_status(raw, wanted))
 
@@ -186,10 +188,10 @@ def _phase_of(status: Status, raw: RawObject) -> str:
         if status.running and status.running + status.succeeded >= status.minimum:
             return "Running"
         return str(present) if status.running and present in ("Running", "Unknown") else "Inqueue"
-    if status.phase is Phase.GATHERING and members_there(status):
+    if status.phase is Phase.GATHERING and count_members(status):
         return "Inqueue"
     if status.phase in (Phase.GATHERING, Phase.WAITING, Phase.NOMINATED):
-        if present == "Completed" and not members_there(status):
+        if present == "Completed" and not count_members(status):
             return "Completed"  # its pods were cleared away
         return "Pending" if min_resources(raw) else "Inqueue"
     if status.phase is Phase.RESTARTING:
@@ -197,10 +199,10 @@ def _phase_of(status: Status, raw: RawObject) -> str:
     return _PHASES[status.phase]
 
 
-def _conditions(phase: str, raw: RawObject, telling: Telling) -> list[Json]:
+def _conditions(phase: str, raw: RawObject, update: StatusUpdate) -> list[Json]:
     """The conditions there are, with ours up to date; the one that is True stands last."""
     present = raw.status.get("conditions")
-    status, told = telling.status, telling.told
+    status, told = update.status, update.told
     underway = status.phase in (Phase.COMMITTING, Phase.BINDING) and phase != "Running"
     if underway or (phase == "Completed" and status.phase is not Phase.FINISHED):
         return present if isinstance(present, list) else []
@@ -210,7 +212,7 @@ def _conditions(phase: str, raw: RawObject, telling: Telling) -> list[Json]:
     wanted = [Condition(true, True, reason, told.message)]
     if condition_in(present, false):
         wanted.append(Condition(false, False, reason, told.message))
-    merged = merge_conditions(present, wanted, telling.now)
+    merged = merge_conditions(present, wanted, update.now)
     others = [item for item in merged if item.get("type") not in (true, false)]
     ours = [item for kind in (false, true) if (item := condition_in(merged, kind))]
     return [*others, *(_with_transition(item, condition_in(present, item["type"])) for item in ours)]

@@ -30,7 +30,7 @@ from gpu_scheduler.gangs.conditions import (
     merge_conditions,
 )
 from gpu_scheduler.gangs.contract import STATUS
-from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, Patch, Telling, patch_object
+from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, StatusPatch, StatusUpdate, patch_object
 from gpu_scheduler.gangs.dialects.podgroup import NATIVE
 from gpu_scheduler.gangs.notes import change_notes, with_notes
 from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, created_at, quote, read_minimum, with_options
@@ -80,7 +80,7 @@ class Workloads(Dialect):
         """The Workload."""
         return key.name.split("/", 1)[0]
 
-    def stands_alone(self, key: GangKey, raw: RawObject) -> bool:
+    def is_individual(self, key: GangKey, raw: RawObject) -> bool:
         """Whether the pod group's policy is `basic`."""
         policy = as_dict((_find_group(key, raw) or {}).get("policy"))
         return "basic" in policy and "gang" not in policy
@@ -106,29 +106,31 @@ class Workloads(Dialect):
         )
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations, _part(key))
 
-    def encode(self, key: GangKey, raw: RawObject | PodObject, telling: Telling, context: GangContext) -> list[Patch]:
+    def encode(
+        self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
+    ) -> list[StatusPatch]:
         """The annotation, the conditions where the API has a place for them, and the notes."""
         assert isinstance(raw, RawObject)
-        alive = {_part(other) for other in telling.alive} | {_part(key)}
-        annotations = change_notes(raw.metadata.annotations, telling.status, _part(key), alive)
+        alive = {_part(other) for other in update.alive} | {_part(key)}
+        annotations = change_notes(raw.metadata.annotations, update.status, _part(key), alive)
         text = (raw.metadata.annotations or {}).get(STATUS) or ""
         said = _read_saying(text)
         groups = {name: group for name, group in said.groups.items() if name in alive}
-        groups[_part(key)] = _describe(groups.get(_part(key)), telling)
+        groups[_part(key)] = _describe(groups.get(_part(key)), update)
         groups = dict(sorted(groups.items()))
         if len(groups) > MOST_MESSAGES:
             for group in groups.values():
                 group.message = ""
         extra = {"observedGeneration": raw.metadata.generation} if raw.metadata.generation else {}
         wanted = list(_conditions(groups, said.conditions))
-        said = _Saying(merge_conditions(said.conditions, wanted, telling.now, extra), groups)
+        said = _Saying(merge_conditions(said.conditions, wanted, update.now, extra), groups)
         saying = msgspec.json.encode(said).decode()
         if saying != text:
             annotations[STATUS] = saying
         status = {}
         if context.workload_status:
             present = raw.status.get("conditions")
-            status = change_status(raw, {"conditions": merge_conditions(present, wanted, telling.now, extra)})
+            status = change_status(raw, {"conditions": merge_conditions(present, wanted, update.now, extra)})
         return patch_object(context.resources[self.name], raw.metadata, annotations, status)
 
 
@@ -156,7 +158,9 @@ def _read_policy(key: GangKey, raw: RawObject) -> tuple[int, float | None]:
     minimum = read_minimum(gang.get("minCount"), f"{field}.gang.minCount")
     timeout = gang.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0):
-        raise BadOptionError(f"{field}.gang.timeout: {quote(timeout)} is no number of seconds; write for example 300")
+        raise BadOptionError(
+            f"{field}.gang.timeout: {quote(timeout)} is not a number of seconds; write for example 300"
+        )
     return minimum, float(timeout) if timeout else None
 
 
@@ -167,14 +171,14 @@ def _read_saying(text: str) -> _Saying:
         return _Saying()
 
 
-def _describe(old: _Group | None, telling: Telling) -> _Group:
-    scheduled = is_scheduled(telling.status)
+def _describe(old: _Group | None, update: StatusUpdate) -> _Group:
+    scheduled = is_scheduled(update.status)
     if scheduled is None:
         scheduled = old is not None and old.scheduled
-    ready, timed_out = is_ready(telling.status), telling.status.timed_out
+    ready, timed_out = is_ready(update.status), update.status.timed_out
     if scheduled and ready and not timed_out:
         return _Group(True, True)
-    return _Group(scheduled, ready, timed_out, telling.told.reason, telling.told.message[: LONGEST // 4])
+    return _Group(scheduled, ready, timed_out, update.told.reason, update.told.message[: LONGEST // 4])
 
 
 def _conditions(groups: Mapping[str, _Group], said: object) -> Iterator[Condition]:

@@ -51,7 +51,7 @@ def bind_annotations(pod: PodObject, devices: Sequence[int], gpu_resources: Iter
     return found
 
 
-def tell_containers(pod: PodObject, gpu_resources: Iterable[str]) -> dict[str, str]:
+def container_annotations(pod: PodObject, gpu_resources: Iterable[str]) -> dict[str, str]:
     """For every container that asks for GPUs, the annotation in which a bind says what it sees; or QuantityError."""
     names = [share.container for share in _shares(pod, tuple(gpu_resources))]
     return {name: CONTAINER_DEVICES + name if len(names) > 1 else VISIBLE_DEVICES for name in names}

@@ -50,7 +50,7 @@ def parse_map(text: str) -> Mapping[int, MapEntry]:
     return MappingProxyType(entries)
 
 
-def find_mistakes(text: str, most: int = 5) -> list[MapError]:
+def find_map_errors(text: str, most: int = 5) -> list[MapError]:
     """The first mistakes in a map, each on a line of its own; none in one that can be read."""
     return _read_lines(text, most)[1]
 
@@ -110,10 +110,10 @@ def _parse_line(line: str, number: int) -> tuple[int, MapEntry]:
     node, colon, devices = after.partition(":")
     index = read_number(before.strip())
     if index is None or not equals or not colon:
-        raise MapError(number, f"{_quote(line)} is no entry; {_EXAMPLE}")
+        raise MapError(number, f"{_quote(line)} is not an entry; {_EXAMPLE}")
     node = node.strip()
     if not _NODE.fullmatch(node):
-        raise MapError(number, f"{_quote(node)} is no node; write a node's name or its label gpu-node-name")
+        raise MapError(number, f"{_quote(node)} is not a node name; write a node's name or its label gpu-node-name")
     return index, MapEntry(node, _parse_devices(devices, number))
 
 
@@ -123,7 +123,7 @@ def _parse_devices(text: str, number: int) -> tuple[int, ...]:
         device = read_number(word.strip())
         if device is None or device >= MAX_DEVICES:
             wanted = f"write numbers from 0 to {MAX_DEVICES - 1}, separated by commas"
-            raise MapError(number, f"{_quote(word)} is no GPU index; {wanted}")
+            raise MapError(number, f"{_quote(word)} is not a GPU index; {wanted}")
         if device in found:
             raise MapError(number, f"GPU {device} is named twice; name each once")
         found[device] = None

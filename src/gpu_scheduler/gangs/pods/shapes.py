@@ -266,7 +266,7 @@ def _add_devices(
     if devices.milli is not None:
         milli = read_number(devices.milli)
         if milli is None or not 0 < milli < MILLI:
-            why = f"{devices.milli[:40]!a} is no share of a GPU; write thousandths of one, from 1 to {MILLI - 1}"
+            why = f"{devices.milli[:40]!a} is not a share of a GPU; write thousandths of one, from 1 to {MILLI - 1}"
         elif shape.gpus:
             why = f"a share of one GPU goes with no whole ones; remove it, or the request for {shape.gpu_resource}"
         else:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.gangs.dialects import Patch, StatusMessage
+from gpu_scheduler.gangs.dialects import StatusMessage, StatusPatch
 from gpu_scheduler.k8s.event_recorder import DropCounter
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
@@ -31,7 +31,7 @@ class Book(Protocol):
 
     def encode(
         self, key: GangKey, subject: Subject, status: Status, told: StatusMessage, now: float
-    ) -> Sequence[Patch]:
+    ) -> Sequence[StatusPatch]:
         """What has to be written so that the subject says this."""
 
 

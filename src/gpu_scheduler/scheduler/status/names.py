@@ -6,30 +6,30 @@ from gpu_scheduler.core.cycle.holders import GangName, Holder
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import LONE_POD
-from gpu_scheduler.gangs.dialects import DIALECTS, show_key
-from gpu_scheduler.gangs.options import NO_QUEUE
+from gpu_scheduler.gangs.dialects import DIALECTS, display_name
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 
 
 def name_of_gang(gang: GangName) -> str:
     """A gang, or a pod without one, with its namespace."""
-    return f"{gang.key.namespace}/{gang.pod}" if gang.pod else show_key(gang.key)
+    return f"{gang.key.namespace}/{gang.pod}" if gang.pod else display_name(gang.key)
 
 
 def name_of_report(report: GangReport) -> str:
     """A gang without its namespace; a pod without a gang is called by its own name."""
     if report.key.dialect == LONE_POD:
         return next((pod.name for pod in report.members), report.key.name)
-    return show_key(report.key).removeprefix(f"{report.key.namespace}/")
+    return display_name(report.key).removeprefix(f"{report.key.namespace}/")
 
 
 def name_of_holder(holder: Holder) -> str:
     """A gang that holds something, or the pod itself."""
-    return holder.name if holder.gang is None or holder.gang.dialect == LONE_POD else show_key(holder.gang)
+    return holder.name if holder.gang is None or holder.gang.dialect == LONE_POD else display_name(holder.gang)
 
 
 def name_of_queue(queue: str) -> str:
     """A queue in a sentence."""
-    return f"queue {queue or NO_QUEUE}"
+    return f"queue {queue or DEFAULT_QUEUE_NAME}"
 
 
 def kind_of(key: GangKey) -> str:

@@ -9,7 +9,7 @@ import structlog
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.gangs.queues import QueueBook, QueueUse
+from gpu_scheduler.gangs.queues import QueueRegistry, QueueUse
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError
 from gpu_scheduler.scheduler.settings import Settings
@@ -43,7 +43,7 @@ def count_use(engine: Engine, system: str = "") -> dict[str, QueueUse]:
     return found
 
 
-async def report_queues(client: Client, book: QueueBook, engine: Engine, settings: Settings) -> None:
+async def report_queues(client: Client, book: QueueRegistry, engine: Engine, settings: Settings) -> None:
     """Keeps the status of all queues up to date until it is cancelled."""
     while True:
         await asyncio.sleep(STATUS_PERIOD)

@@ -11,7 +11,7 @@ from gpu_scheduler.core.lifecycle import Setback
 from gpu_scheduler.core.model import Gang, Gate, GateKind
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, PAUSED
-from gpu_scheduler.gangs.options import NO_QUEUE
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 from gpu_scheduler.scheduler.status.names import kind_of, name_of_gang, name_of_holder, name_of_queue
 
 _ABOUT_THE_MAP = (Reason.DEVICE_MISSING, Reason.DEVICE_HELD)
@@ -275,7 +275,7 @@ def _over_quota(report: GangReport, refusal: Refusal) -> str:
 
 
 def _no_queue(report: GangReport, refusal: Refusal) -> str:
-    missing = f"queue {refusal.subject or NO_QUEUE} does not exist."
+    missing = f"queue {refusal.subject or DEFAULT_QUEUE_NAME} does not exist."
     return f"{missing}{say_suggestion(report)} Create it or name another one."
 
 

@@ -22,7 +22,7 @@ from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import NO_NOTES, GangKey
 from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import DEVICES
-from gpu_scheduler.gangs.dialects import StatusMessage, show_key
+from gpu_scheduler.gangs.dialects import StatusMessage, display_name
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
 from gpu_scheduler.k8s.event_recorder import EventRecorder, EventType, ObjectReference, reference_to, reference_to_pod
@@ -325,7 +325,7 @@ class StatusWriter:
     def _log_news(self, key: GangKey, status: Status, told: StatusMessage, started: bool) -> None:
         say = _log.debug if key.dialect == LONE_POD else _log.info
         what, why = ("started", self._say_started(key)) if started else (status.phase.value, told.message)
-        say(what, gang=show_key(key), reason=told.reason, why=why)
+        say(what, gang=display_name(key), reason=told.reason, why=why)
 
     def _say_started(self, key: GangKey) -> str:
         placed = [pod for pod in self._book.members_of(key) if pod.spec.node_name and may_run(pod)]
@@ -376,7 +376,7 @@ class StatusWriter:
 
 
 def _name(key: GangKey, kind: str, message: str) -> str:
-    return message if key.dialect == LONE_POD else name_gang(show_key(key), kind, message)
+    return message if key.dialect == LONE_POD else name_gang(display_name(key), kind, message)
 
 
 def _remember(memory: OrderedDict[str, T], uid: str, what: T, most: int) -> None:
