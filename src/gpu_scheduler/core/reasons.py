@@ -180,7 +180,12 @@ class Reason(Enum):
     GANG_GONE = ReasonRow("GangDeleted", Wake.GANG, "gang object deleted")
     INVALID = ReasonRow("Invalid", Wake.GANG, "gang is not valid", sentence="not valid: {subject}")
     BACK_OFF = ReasonRow("BackOff", Wake.TIME, "waiting before another try")
-    EVICTING = ReasonRow("Evicting", Wake.FREED, "victims are being evicted")
+    EVICTING = ReasonRow(
+        "Evicting",
+        Wake.FREED,
+        "victims are being evicted",
+        sentence="pods are being evicted to make room; starts when they are gone.",
+    )
     EVICTION_REFUSED = ReasonRow("EvictionRefused", Wake.FREED, "the eviction of victims is refused")
 
 

@@ -337,9 +337,9 @@ def test_phase_word_for_word(phase: Phase, about: dict[str, Any], context: dict[
     assert say(status(phase, **about), **context) == text
 
 
-def test_victims_are_counted_while_they_go() -> None:
+def test_the_nodes_of_victims_are_named() -> None:
     told = status(Phase.NOMINATED, Refusal(Reason.EVICTING, short_by=4), notes=Notes(nomination=(Slot("n1", ()),)))
-    assert say(told) == "4 pods are being evicted to make room; starts when they are gone."
+    assert say(told) == "pods are being evicted from n1 to make room; starts when they are gone."
 
 
 def test_evictions_that_are_refused_are_counted() -> None:

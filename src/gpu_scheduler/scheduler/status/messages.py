@@ -8,6 +8,7 @@ from gpu_scheduler.base.text import count, format_duration, join, one_line
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.gangs.dialects import StatusMessage
 from gpu_scheduler.scheduler.status.refusals import (
     say_bind_refused,
@@ -38,12 +39,17 @@ PHASES: dict[Phase, str] = {
 
 TIMED_OUT = "TimedOut"
 
+_REFUSED = (Phase.GATHERING, Phase.BLOCKED, Phase.WAITING, Phase.NOMINATED)
+"""Phases in which the refusal says why the gang waits."""
+
 
 def describe(report: GangReport) -> StatusMessage:
     """A code and a few sentences, the most important first, about a gang as it stands."""
     status, gang = report.status, report.gang
     refused = status.refusal
-    if status.phase in (Phase.GATHERING, Phase.BLOCKED, Phase.WAITING, Phase.NOMINATED) and refused is not None:
+    # Only the leader that nominated a gang knows how many victims there are: every message names the nodes instead.
+    evicting = refused is not None and refused.refusals[0].reason is Reason.EVICTING
+    if status.phase in _REFUSED and refused is not None and not (status.phase is Phase.NOMINATED and evicting):
         reason, text = say_refusal(report, refused)
     else:
         reason, text = PHASES[status.phase], _OF_PHASE[status.phase](report)

@@ -305,11 +305,6 @@ def say_failure(report: GangReport) -> str:
     return f"pod {failed.name} failed{how} (kubectl logs -n {failed.namespace} {failed.name}{container})"
 
 
-def _evicting(report: GangReport, refusal: Refusal) -> str:
-    pods = count(refusal.short_by, "pod")
-    return f"{pods} {'is' if refusal.short_by == 1 else 'are'} being evicted to make room; starts when they are gone."
-
-
 def _eviction_refused(report: GangReport, refusal: Refusal) -> str:
     pods = count(refusal.short_by, "pod")
     return f"the eviction of {pods} is refused, as by a PodDisruptionBudget; starts when there is room without them."
@@ -323,7 +318,6 @@ _OF_GANG: dict[Reason, Callable[[GangReport, Refusal], str]] = {
     Reason.NO_QUEUE: _no_queue,
     Reason.GANG_GONE: lambda report, refusal: say_orphaned(report),
     Reason.BACK_OFF: _back_off,
-    Reason.EVICTING: _evicting,
     Reason.EVICTION_REFUSED: _eviction_refused,
 }
 """Reasons about the whole gang whose message takes more than the template of their row."""
