@@ -90,8 +90,8 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
     view = await take_snapshot(client, settings)
     async for check in _check_scheduler(client, view, settings):
         yield check
-    yield cluster.check_nodes(view.engine.state)
-    for check in cluster.check_gangs(view.engine.state, view.now):
+    yield cluster.check_nodes(view.engine)
+    for check in cluster.check_gangs(view.engine, view.now):
         yield check
     for check in _check_names(view):
         yield check
@@ -103,13 +103,13 @@ def _check_names(view: ClusterSnapshot) -> Iterator[Check]:
     """Whether annotations, resources and queues are spelt as this cluster knows them."""
     from gpu_scheduler.cli.checks.names import check_annotations, check_queue_names, check_resources
 
-    state = view.engine.state
-    objects = [view.book.object_of(key) for key in state.records]
-    pods = [view.pods[uid] for record in state.records.values() for uid in record.members if uid in view.pods]
+    gangs = view.engine.gangs()
+    objects = [view.book.object_of(gang.key) for gang in gangs]
+    pods = [view.pods[pod.uid] for gang in gangs for pod in gang.pods if pod.uid in view.pods]
     found = {one.metadata.uid: one.metadata for one in (*pods, *objects) if one is not None}
     yield check_annotations(found.values())
-    yield check_resources(state)
-    yield check_queue_names(state)
+    yield check_resources(view.engine)
+    yield check_queue_names(view.engine)
 
 
 async def _check_scheduler(client: Client, view: ClusterSnapshot, settings: Settings) -> AsyncIterator[Check]:

@@ -29,7 +29,7 @@ def nodes(target: ClusterTarget, names: tuple[str, ...], every: bool, output: st
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
     view, _ = load_view(target)
-    lines = list_nodes(view.engine.state)
+    lines = list_nodes(view.engine)
     unknown = sorted(set(names) - {line.name for line in lines})
     if unknown:
         near = closest(unknown[0], [line.name for line in lines])

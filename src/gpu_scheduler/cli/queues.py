@@ -24,8 +24,7 @@ def queues(target: ClusterTarget, output: str) -> None:
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
     view, _ = load_view(target)
-    state = view.engine.state
-    lines = list_queues(state, state.quota.queues, target.settings().namespace)
+    lines = list_queues(view.engine, target.settings().namespace)
     if output in ("table", "wide"):
         show(draw_queues(lines, screen_width(), wide=output == "wide"))
     else:

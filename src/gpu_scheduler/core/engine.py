@@ -9,9 +9,11 @@ from gpu_scheduler.core.cycle.decide import run_cycle
 from gpu_scheduler.core.cycle.explain import Explanation, explain
 from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.inventory import (
+    GangSummary,
     MemberReport,
     NodeReport,
     QueueReport,
+    gang_summaries,
     member_reports,
     node_reports,
     pod_differences,
@@ -49,6 +51,11 @@ class Engine:
     def __init__(self, config: Config | None = None, *, dry_run: bool = False) -> None:
         self.state = State(config or Config())
         self._reporter = Reporter(self.state, dry_run)
+
+    @property
+    def gpu_resources(self) -> tuple[str, ...]:
+        """The names of the resources that are GPUs."""
+        return self.state.config.gpu_resources
 
     @property
     def leading(self) -> bool:
@@ -102,9 +109,9 @@ class Engine:
         """Everything that a message about a gang needs; None for a gang that is not known."""
         return self._reporter.report(key, now)
 
-    def gangs(self) -> list[GangKey]:
+    def gangs(self) -> list[GangSummary]:
         """Every gang that is known."""
-        return list(self.state.records)
+        return gang_summaries(self.state)
 
     def explain(self, key: GangKey, now: float) -> Explanation | None:
         """The report, with the changes that would let the gang start, each tried on the spot."""

@@ -164,11 +164,11 @@ def test_pods_of_missing_gangs_and_long_waits_are_warned_of() -> None:
     scene.pod("lost-0", shape_of(1), GangKey("volcano", "team", "lost"), created=NOW)
     scene.waits("fresh", 1, shape_of(1))
     scene.pod("old", shape_of(1), created=NOW - 7200)
-    gangs, waiting = cluster.check_gangs(scene.look().state, NOW)
+    gangs, waiting = cluster.check_gangs(scene.look(), NOW)
     assert (gangs.level, gangs.message) == (CheckLevel.WARN, "pods name gangs that do not exist: team/lost (1 pod)")
     assert (waiting.level, waiting.message) == (CheckLevel.WARN, "1 gang for over an hour: team/old (120m)")
     assert waiting.remedy == "gpu-scheduler explain team/old"
-    assert [check.level for check in cluster.check_gangs(Scene().look().state, NOW)] == [CheckLevel.OK, CheckLevel.OK]
+    assert [check.level for check in cluster.check_gangs(Scene().look(), NOW)] == [CheckLevel.OK, CheckLevel.OK]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_pods_of_missing_gangs_and_long_waits_are_warned_of() -> None:
     ids=["none", "assigned", "counted", "not ready", "unhealthy"],
 )
 def test_nodes_are_judged_by_their_gpus(nodes: list[Node], level: CheckLevel) -> None:
-    assert cluster.check_nodes(Scene(*nodes).look().state).level is level
+    assert cluster.check_nodes(Scene(*nodes).look()).level is level
 
 
 def test_a_misspelt_annotation_is_pointed_out_with_the_closest_one() -> None:
@@ -204,12 +204,12 @@ def test_a_resource_that_no_node_has_is_pointed_out_with_the_closest_one() -> No
     scene = Scene(a_node("n1"))
     scene.waits("train", 2, Shape((("nvidia.com/gpus", 1),)))
     scene.waits("fine", 1, shape_of(1))
-    found = check_resources(scene.look().state)
+    found = check_resources(scene.look())
     assert (found.level, found.message) == (
         CheckLevel.WARN,
         "no node has nvidia.com/gpus (team/train, did you mean nvidia.com/gpu?)",
     )
-    assert check_resources(Scene(a_node("n1")).look().state).level is CheckLevel.OK
+    assert check_resources(Scene(a_node("n1")).look()).level is CheckLevel.OK
 
 
 def test_a_queue_that_does_not_exist_is_pointed_out_with_the_closest_one() -> None:
@@ -218,9 +218,9 @@ def test_a_queue_that_does_not_exist_is_pointed_out_with_the_closest_one() -> No
     scene.waits("train", 1, shape_of(1), queue="team_a")
     scene.waits("fine", 1, shape_of(1), queue="team-a")
     scene.waits("nameless", 1, shape_of(1))
-    found = check_queue_names(scene.look().state)
+    found = check_queue_names(scene.look())
     assert (found.level, found.message) == (
         CheckLevel.WARN,
         "no such queue: team_a (team/train, did you mean team-a?)",
     )
-    assert check_queue_names(Scene().look().state).level is CheckLevel.OK
+    assert check_queue_names(Scene().look()).level is CheckLevel.OK

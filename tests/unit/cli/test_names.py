@@ -13,7 +13,7 @@ SERVED = ("gpu-scheduler", "volcano")
 
 
 def lookup(scene: Scene, *pods: PodObject) -> NameLookup:
-    return NameLookup(scene.look().state, {pod.metadata.uid: pod for pod in pods}, SERVED)
+    return NameLookup(scene.look().gangs(), {pod.metadata.uid: pod for pod in pods}, SERVED)
 
 
 def pod_object(name: str, kind: str = "", owner: str = "", scheduler: str = SERVED[0], **labels: str) -> PodObject:

@@ -10,7 +10,7 @@ from tests.unit.cli.scenes import Scene, a_node, plain, shape_of, share_of
 
 
 def grid(scene: Scene, width: int | None = 80, *, every: bool = False) -> str:
-    return plain(draw_nodes(list_nodes(scene.look().state), width, every=every), width)
+    return plain(draw_nodes(list_nodes(scene.look()), width, every=every), width)
 
 
 def test_every_gpu_is_a_cell_with_its_holders_letter() -> None:
@@ -87,7 +87,7 @@ def test_devices_that_are_not_assigned_are_counted() -> None:
     scene = Scene(a_node("node1", 8, assigns=False))
     scene.runs("train", "node1", (), (), shape=shape_of(2))
     scene.pod("guest", shape_of(1), node="node1", ours=False, phase=PodPhase.RUNNING)
-    (line,) = list_nodes(scene.look().state)
+    (line,) = list_nodes(scene.look())
     assert "node1   5/8  counted: 4 A, 1 B" in grid(scene)
     assert line.as_json() == {
         "name": "node1",
@@ -132,7 +132,7 @@ def test_nominated_slots_and_drained_nodes_come_from_gang_notes() -> None:
         "dear", 1, shape_of(2), notes=Notes(nomination=(Slot("node1", (0, 1)),), nominated_at=999.0), priority=5
     )
     scene.waits("patient", 1, shape_of(2), notes=Notes(target=("node2",)), paused=True)
-    lines = {line.name: line for line in list_nodes(scene.look().state)}
+    lines = {line.name: line for line in list_nodes(scene.look())}
     assert lines["node2"].drained_for == "team/patient"
     assert "drained for team/patient" in grid(scene)
 

@@ -26,7 +26,7 @@ def a_shared_cluster() -> Scene:
 
 
 def drawn(scene: Scene, width: int | None, *, wide: bool = False) -> str:
-    return plain(draw_queues(list_queues(scene.look().state, QUEUES), width, wide=wide), width)
+    return plain(draw_queues(list_queues(scene.look()), width, wide=wide), width)
 
 
 def test_every_queue_shows_a_bar_for_each_quota() -> None:
@@ -56,7 +56,7 @@ def test_40_characters_omit_bars_and_columns() -> None:
 
 
 def test_json_has_amounts_in_the_units_of_requests() -> None:
-    lines = {line.name: line for line in list_queues(a_shared_cluster().look().state, QUEUES)}
+    lines = {line.name: line for line in list_queues(a_shared_cluster().look())}
     found = lines["research"].as_json()
     assert found["resources"][GPU] == {"used": 6, "quota": 4, "limit": 12, "total": 16}
     assert found["resources"]["cpu"] == {"used": 6, "quota": None, "limit": None, "total": 128}
@@ -68,7 +68,7 @@ def test_placements_of_the_dry_run_are_not_use() -> None:
     scene = Scene(a_node("node1", 8))
     scene.queue(QUEUES["research"])
     scene.waits("eager", 2, shape_of(1), queue="research")
-    (line,) = list_queues(scene.look().state, {"research": QUEUES["research"]})
+    (line,) = list_queues(scene.look())
     assert (line.running, line.waiting) == (0, 1)
     assert line.resources[0].used == 0
 
@@ -76,9 +76,9 @@ def test_placements_of_the_dry_run_are_not_use() -> None:
 def test_pods_of_the_scheduler_itself_do_not_count_as_running() -> None:
     scene = Scene(a_node("node1", 8))
     scene.runs("webhook", "node1", (0,), shape=share_of(100), namespace="gpu-scheduler-system")
-    assert list_queues(scene.look().state, {}, "gpu-scheduler-system") == []
+    assert list_queues(scene.look(), "gpu-scheduler-system") == []
     scene.runs("train", "node1", (1,), shape=shape_of(1))
-    (line,) = list_queues(scene.look().state, {}, "gpu-scheduler-system")
+    (line,) = list_queues(scene.look(), "gpu-scheduler-system")
     assert (line.running, line.waiting) == (1, 0)
 
 
@@ -103,7 +103,8 @@ def test_a_bar_marks_where_the_quota_ends(used: int, quota: int | None, limit: i
 
 
 def test_the_root_queue_is_shown_only_in_wide_output() -> None:
-    queues = {"root": Queue("root")}
-    lines = list_queues(Scene(a_node("node1", 8)).look().state, queues)
+    scene = Scene(a_node("node1", 8))
+    scene.queue(Queue("root"))
+    lines = list_queues(scene.look())
     assert plain(draw_queues(lines, 80)) == "No queues and no gangs."
     assert "root" in plain(draw_queues(lines, 80, wide=True))

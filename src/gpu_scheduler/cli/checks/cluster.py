@@ -9,13 +9,13 @@ from importlib.resources import files
 
 from gpu_scheduler.base.text import count, join
 from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds
-from gpu_scheduler.cli.dry_run import look_at, name_of, waiting_since
 from gpu_scheduler.cli.render.leader import Leadership, leader_problem
 from gpu_scheduler.cli.render.text import draw_age
+from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.state import State
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, PLACEMENTS, QUEUES
 from gpu_scheduler.k8s.discovery import Served
+from gpu_scheduler.scheduler.status.names import name_of_gang
 
 SLOW_SECONDS = 1.0
 """A slower answer to a version request is a warning."""
@@ -125,15 +125,17 @@ def check_placements(names: Mapping[str, str], committed: Mapping[str, str]) -> 
     return Check("leftovers", CheckLevel.OK, "none: every Placement is committed")
 
 
-def check_gangs(state: State, now: float) -> Iterator[Check]:
+def check_gangs(engine: Engine, now: float) -> Iterator[Check]:
     """Lists pods whose gang does not exist, and gangs that have waited for long."""
     lost, slow = [], []
-    for record in state.records.values():
-        seen = look_at(state, record)
-        name = f"{record.key.namespace}/{name_of(record)}"
-        if seen.phase is Phase.ORPHANED:
-            lost.append(f"{name} ({count(len(record.members), 'pod')})")
-        since = waiting_since(record, seen.facts) if seen.status.waiting else None
+    for summary in engine.gangs():
+        report = engine.report(summary.key, now)
+        if report is None:
+            continue
+        name = name_of_gang(summary.name)
+        if report.phase is Phase.ORPHANED:
+            lost.append(f"{name} ({count(len(summary.pods), 'pod')})")
+        since = report.waiting_since if report.status.waiting else None
         if since is not None and now - since > LONG_WAIT:
             slow.append((since, name))
     if lost:
@@ -149,13 +151,13 @@ def check_gangs(state: State, now: float) -> Iterator[Check]:
         yield Check("waiting", CheckLevel.OK, "no gang for over an hour")
 
 
-def check_nodes(state: State) -> Check:
+def check_nodes(engine: Engine) -> Check:
     """Checks that nodes have healthy GPUs, and lists nodes on which GPUs are only counted."""
-    nodes = [node for node in state.cluster.table.nodes if node is not None and node.gpus]
+    nodes = [report.node for report in engine.nodes() if report.node.gpus]
     counted = sorted(node.name for node in nodes if not node.assigns_devices)
     sick = sorted(node.name for node in nodes if not node.ready or node.unhealthy)
     if not nodes:
-        none = f"no node offers {' or '.join(state.config.gpu_resources)}"
+        none = f"no node offers {' or '.join(engine.gpu_resources)}"
         remedy = "Install the GPU vendor's device plugin, or set gpuResources in --config."
         return Check("nodes", CheckLevel.WARN, none, remedy)
     gpus = count(sum(node.gpus for node in nodes), "GPU")

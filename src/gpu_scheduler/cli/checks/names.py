@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from gpu_scheduler.base.text import closest, count, join
 from gpu_scheduler.cli.checks.cluster import Check, CheckLevel
-from gpu_scheduler.cli.dry_run import name_of
-from gpu_scheduler.core.state import State
+from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.gangs.options import closest_key, unknown_keys
 from gpu_scheduler.k8s.objects import Meta
+from gpu_scheduler.scheduler.status.names import name_of_gang
 
 
 def check_annotations(metas: Iterable[Meta]) -> Check:
@@ -24,14 +24,14 @@ def check_annotations(metas: Iterable[Meta]) -> Check:
     return Check("annotations", CheckLevel.WARN, message, "Correct the key and create the object again.")
 
 
-def check_resources(state: State) -> Check:
+def check_resources(engine: Engine) -> Check:
     """Whether every resource that waiting pods ask for is offered by a node."""
-    offered = {name for name, total in state.totals().items() if total}
+    offered = {name for name, total in engine.totals().items() if total}
     found: dict[str, list[str]] = {}
-    for record in state.records.values():
-        waiting = [pod for pod in record.members.values() if pod.node is None and not pod.terminal]
+    for gang in engine.gangs():
+        waiting = [pod for pod in gang.pods if pod.node is None and not pod.terminal]
         for resource in {resource for pod in waiting for resource, amount in pod.shape.request if amount} - offered:
-            found.setdefault(resource, []).append(f"{record.key.namespace}/{name_of(record)}")
+            found.setdefault(resource, []).append(name_of_gang(gang.name))
     if not found:
         return Check("resources", CheckLevel.OK, "every resource that pods wait for is offered by a node")
     message = f"no node has {_list_users(found, {name: closest(name, offered) for name in found})}"
@@ -39,16 +39,16 @@ def check_resources(state: State) -> Check:
     return Check("resources", CheckLevel.WARN, message, remedy)
 
 
-def check_queue_names(state: State) -> Check:
+def check_queue_names(engine: Engine) -> Check:
     """Whether every queue that a gang names exists."""
     found: dict[str, list[str]] = {}
-    for record in state.records.values():
-        queue = state.queue_of(record)
-        if state.quota.queue(queue) is None:
-            found.setdefault(queue, []).append(f"{record.key.namespace}/{name_of(record)}")
+    queues = {report.name for report in engine.queues() if report.queue is not None}
+    for gang in engine.gangs():
+        if gang.queue and gang.queue not in queues:
+            found.setdefault(gang.queue, []).append(name_of_gang(gang.name))
     if not found:
         return Check("queue-names", CheckLevel.OK, "every queue that gangs name exists")
-    known = [name for name in state.quota.queues if name]
+    known = [name for name in queues if name]
     message = f"no such queue: {_list_users(found, {name: closest(name, known) for name in found})}"
     return Check("queue-names", CheckLevel.WARN, message, "Create the queue, or correct its name in the gang.")
 

@@ -84,7 +84,8 @@ def list_gangs(engine: Engine, now: float, namespace: str | None, *, everything:
     """The gangs of a namespace (None: of all). Single pods are listed while they wait, or with `everything`."""
     lines: list[GangLine] = []
     hidden = elsewhere = 0
-    for key in engine.gangs():
+    for summary in engine.gangs():
+        key = summary.key
         if namespace is not None and key.namespace != namespace:
             elsewhere += key.dialect != LONE_POD
             continue

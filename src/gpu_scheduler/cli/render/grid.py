@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from gpu_scheduler.base.text import count
-from gpu_scheduler.cli.render.nodes import DeviceShare, HoldKind, NodeLine
+from gpu_scheduler.cli.render.nodes import DeviceShare, NodeLine
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_indices, draw_table, fold, letters
+from gpu_scheduler.core.cycle.inventory import Hold
 from gpu_scheduler.core.model import MILLI
 
 FOLD_FROM = 6
@@ -143,9 +144,9 @@ def _cell(line: NodeLine, index: int, names: Mapping[str, HolderLabel], tight: b
 
 
 def _letter(part: DeviceShare, name: HolderLabel) -> str:
-    if part.hold is HoldKind.QUARANTINED:
+    if part.hold is Hold.QUARANTINED:
         return GONE
-    return name.letter.lower() if part.hold is HoldKind.KEPT else name.letter
+    return name.letter.lower() if part.hold is Hold.KEPT else name.letter
 
 
 def _draw_notes(line: NodeLine, names: Mapping[str, HolderLabel]) -> Text:
@@ -209,9 +210,9 @@ def _symbols(lines: Sequence[NodeLine]) -> list[tuple[str, str]]:
     parts = [part for line in lines for device in line.devices for part in device]
     idle = any(not device for line in lines for device in line.devices)
     symbols = [(IDLE, "idle")] if idle else []
-    if any(part.hold is HoldKind.KEPT for part in parts):
+    if any(part.hold is Hold.KEPT for part in parts):
         symbols.append(("a", "kept for members that do not exist yet"))
-    if any(part.hold is HoldKind.QUARANTINED for part in parts):
+    if any(part.hold is Hold.QUARANTINED for part in parts):
         symbols.append((GONE, "of a pod that disappeared; free again soon"))
     if any(line.unhealthy for line in lines):
         symbols.append((BROKEN, "unhealthy"))

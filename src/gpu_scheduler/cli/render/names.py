@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from gpu_scheduler.base.text import join
-from gpu_scheduler.cli.dry_run import name_of
-from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.cycle.inventory import GangSummary
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.core.state import State
 from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.scheduler.status.names import short_name
 
 JOB_LABELS = (
     "batch.kubernetes.io/job-name",
@@ -29,7 +28,7 @@ _TEMPLATE_HASH = "pod-template-hash"
 class NameLookup:
     """The gangs of a view and all pods of the cluster, by the names that people use for them."""
 
-    state: State
+    gangs: Collection[GangSummary]
     pods: Mapping[str, PodObject]
     scheduler_names: Collection[str]
 
@@ -39,12 +38,12 @@ class NameLookup:
         A gang's own name comes first, then that of a member, then that of the object that the gang is part of, then
         that of the Job, StatefulSet or other object that owns its pods.
         """
-        near = [record for record in self.state.records.values() if record.key.namespace == namespace]
+        near = [gang for gang in self.gangs if gang.key.namespace == namespace]
         return sorted(
-            [record.key for record in near if name_of(record) == name]
-            or [record.key for record in near if any(pod.name == name for pod in record.members.values())]
-            or [record.key for record in near if name in _object_names(record)]
-            or [record.key for record in near if any(name in owners for owners in self._owners(record))]
+            [gang.key for gang in near if short_name(gang.name) == name]
+            or [gang.key for gang in near if any(pod.name == name for pod in gang.pods)]
+            or [gang.key for gang in near if name in _object_names(gang)]
+            or [gang.key for gang in near if any(name in owners for owners in self._owners(gang))]
         )
 
     def describe_missing(self, namespace: str, name: str, program: str) -> str:
@@ -53,7 +52,7 @@ class NameLookup:
         foreign = self._find_foreign(namespace, name)
         if foreign:
             return foreign
-        others = sorted({key.namespace for key in self.state.records if key.namespace != namespace})
+        others = sorted({gang.key.namespace for gang in self.gangs if gang.key.namespace != namespace})
         there = [other for other in others if self.find(other, name)]
         if there:
             have = f"namespaces {join(there)} have one each" if len(there) > 1 else f"namespace {there[0]} has one"
@@ -64,10 +63,10 @@ class NameLookup:
             return f"{missing}; did you mean {either}?"
         return f"{missing}; {program} gangs -A lists all"
 
-    def _owners(self, record: GangRecord) -> Iterator[set[str]]:
-        for uid in record.members:
-            if uid in self.pods:
-                yield _owner_names(self.pods[uid])
+    def _owners(self, gang: GangSummary) -> Iterator[set[str]]:
+        for pod in gang.pods:
+            if pod.uid in self.pods:
+                yield _owner_names(self.pods[pod.uid])
 
     def _find_foreign(self, namespace: str, name: str) -> str:
         """What to say of a pod, or of a job whose pods, name a scheduler that is not served; "" when there is none."""
@@ -85,17 +84,17 @@ class NameLookup:
     def _nearest(self, namespace: str, name: str) -> list[str]:
         """Up to three names that look like it; those of other namespaces are written with the namespace."""
         known: dict[str, None] = {}
-        for record in self.state.records.values():
-            prefix = "" if record.key.namespace == namespace else f"{record.key.namespace}/"
-            names = (name_of(record), *(pod.name for pod in record.members.values()))
-            owners = (owner for owners in self._owners(record) for owner in sorted(owners) if "/" not in owner)
+        for gang in self.gangs:
+            prefix = "" if gang.key.namespace == namespace else f"{gang.key.namespace}/"
+            names = (short_name(gang.name), *(pod.name for pod in gang.pods))
+            owners = (owner for owners in self._owners(gang) for owner in sorted(owners) if "/" not in owner)
             known |= dict.fromkeys(prefix + one for one in (*names, *owners))
         return get_close_matches(name, known, n=3)
 
 
-def _object_names(record: GangRecord) -> tuple[str, ...]:
+def _object_names(gang: GangSummary) -> tuple[str, ...]:
     """The names of the object that a gang is part of, with and without its kind."""
-    first, _, rest = name_of(record).partition("/")
+    first, _, rest = short_name(gang.name).partition("/")
     return first, rest, f"{first.lower()}/{rest}"
 
 

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.cli.dry_run import keeps_slots, name_of
-from gpu_scheduler.core.cluster.cluster import Usage
-from gpu_scheduler.core.model import MILLI, GangKey, Node
-from gpu_scheduler.core.state import State
-from gpu_scheduler.gangs.dialects import display_name
-
-
-class HoldKind(Enum):
-    """Why a GPU is not free."""
-
-    USED = "used"
-    BINDING = "binding"
-    KEPT = "kept"
-    QUARANTINED = "quarantined"
+from gpu_scheduler.core.cycle.inventory import DeviceUse, Hold, NodeReport
+from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.model import MILLI
+from gpu_scheduler.scheduler.status.names import name_of_gang
 
 
 @dataclass(frozen=True)
@@ -30,7 +19,7 @@ class DeviceShare:
 
     holder: str
     milli: int
-    hold: HoldKind
+    hold: Hold
 
 
 @dataclass(frozen=True)
@@ -74,62 +63,29 @@ class NodeLine:
         return {"index": index, "healthy": index not in self.unhealthy, "held": held}
 
 
-def list_nodes(state: State) -> list[NodeLine]:
+def list_nodes(engine: Engine) -> list[NodeLine]:
     """Every node with the holders of its GPUs, sorted by name."""
-    kept = {uid: record for record in state.records.values() for uid in record.reserved}
-    drained: dict[str, str] = {}
-    for record in state.records.values():
-        if (
-            record.gang is not None
-        ):  # as noted on the gang: the dry run's own drain targets are no decision of the scheduler
-            drained |= dict.fromkeys(record.gang.notes.target, f"{record.key.namespace}/{name_of(record)}")
-    lines = []
-    for node in state.cluster.table.nodes:
-        if node is not None:
-            uses = [use for usage in state.cluster.pods_on(node.name) if (use := _use_of(state, usage, kept))]
-            lines.append(replace(_line_of(node, uses), drained_for=drained.get(node.name, "")))
-    return sorted(lines, key=lambda line: natural(line.name))
+    return sorted((_line_of(report) for report in engine.nodes()), key=lambda line: natural(line.name))
 
 
-@dataclass(frozen=True)
-class _GpuUse:
-    """The GPUs of a node that a pod, or a kept slot, holds."""
-
-    holder: str
-    usage: Usage
-    hold: HoldKind
-
-
-def _use_of(state: State, usage: Usage, kept: Mapping[str, Any]) -> _GpuUse | None:
-    """The holder of a usage; None when it needs no GPU or only the dry run placed it."""
-    pod, uid = usage.pod, usage.pod.uid
-    if not pod.shape.wants_devices or state.ledger.committed.get(uid) is False:
-        return None
-    record = kept.get(uid)
-    if record is not None:
-        name = f"{record.key.namespace}/{name_of(record)}"
-        return _GpuUse(name, usage, HoldKind.KEPT) if keeps_slots(state, record) else None
-    hold = HoldKind.QUARANTINED if uid in state.quarantined else HoldKind.BINDING if pod.node is None else HoldKind.USED
-    return _GpuUse(holder_of(pod.gang if pod.ours else None, pod.namespace, pod.name), usage, hold)
-
-
-def holder_of(gang: GangKey | None, namespace: str, name: str) -> str:
+def holder_of(use: DeviceUse) -> str:
     """The name of a holder: its gang, or the pod itself."""
-    return display_name(gang) if gang is not None else f"{namespace}/{name}"
+    return name_of_gang(use.gang) if use.gang is not None else f"{use.pod.namespace}/{use.pod.name}"
 
 
-def _line_of(node: Node, uses: Sequence[_GpuUse]) -> NodeLine:
+def _line_of(report: NodeReport) -> NodeLine:
+    node = report.node
     devices: list[list[DeviceShare]] = [[] for _ in range(node.gpus)]
     counted: dict[str, int] = {}
-    for use in uses:
-        shape = use.usage.pod.shape
-        known = [device for device in use.usage.devices if device < node.gpus]
+    for use in report.uses:
+        shape, holder = use.pod.shape, holder_of(use)
+        known = [device for device in use.devices if device < node.gpus]
         if not node.assigns_devices or not known:
-            number = shape.gpus or len(use.usage.devices) or 1
-            counted[use.holder] = counted.get(use.holder, 0) + number
+            number = shape.gpus or len(use.devices) or 1
+            counted[holder] = counted.get(holder, 0) + number
             continue
         for device in known:
-            devices[device].append(DeviceShare(use.holder, shape.gpu_milli or MILLI, use.hold))
+            devices[device].append(DeviceShare(holder, shape.gpu_milli or MILLI, use.hold))
     return NodeLine(
         name=node.name,
         ready=node.ready,
@@ -137,6 +93,7 @@ def _line_of(node: Node, uses: Sequence[_GpuUse]) -> NodeLine:
         gpus=node.gpus,
         assigns_devices=node.assigns_devices,
         unhealthy=tuple(sorted(node.unhealthy)),
+        drained_for=name_of_gang(report.drained_for) if report.drained_for is not None else "",
         devices=tuple(tuple(parts) for parts in devices) if node.assigns_devices else (),
         counted=counted,
     )

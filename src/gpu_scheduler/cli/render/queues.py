@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
 from gpu_scheduler.base.text import format_number
-from gpu_scheduler.cli.dry_run import keeps_slots, look_at
 from gpu_scheduler.cli.render.gangs import WAITS
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_table
+from gpu_scheduler.core.cycle.inventory import QueueReport
+from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Queue
-from gpu_scheduler.core.queueing.quota import charge_of
-from gpu_scheduler.core.state import State
 from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 
 BAR = 24
@@ -75,54 +73,33 @@ def _units(line: ResourceLine, amount: int | None) -> int | float | None:
     return amount // MILLI if amount % MILLI == 0 else amount / MILLI
 
 
-def list_queues(state: State, queues: Mapping[str, Queue], system: str = "") -> list[QueueLine]:
+def list_queues(engine: Engine, system: str = "") -> list[QueueLine]:
     """Every queue with its use and the number of gangs in it; the default queue only when a gang is in it.
 
-    Pods of the namespace `system` are the scheduler's own and count as no gangs.
+    Pods of the namespace `system` are the scheduler's own and are not counted.
     """
-    counts: dict[str, list[int]] = {}
-    for record in state.records.values():
-        if record.key.namespace == system:
-            continue
-        numbers = counts.setdefault(state.queue_of(record), [0, 0])
-        phase = look_at(state, record).phase
-        numbers[0] += phase in _BUSY
-        numbers[1] += phase in WAITS
-    known = dict(queues)
-    if any(counts.get("", ())):
-        known.setdefault("", DEFAULT_QUEUE)
-    used = _used_by(state)
-    return [
-        _line_of(state, queue, used.get(queue.name, {}), counts.get(queue.name, [0, 0]))
-        for queue in sorted(known.values(), key=lambda queue: queue.name)
-    ]
+    shown = [(report, report.queue) for report in engine.queues(hidden=system) if _is_shown(report)]
+    return [_line_of(engine, report, queue) for report, queue in shown if queue is not None]
 
 
-def _used_by(state: State) -> dict[str, dict[str, int]]:
-    """The use of each queue, GPUs in milli, without placements of the dry run."""
-    used = {name: dict(state.quota.used(name)) for name in {state.queue_of(r) for r in state.records.values()}}
-    for record in state.records.values():
-        placed = [uid for uid in record.members if state.ledger.committed.get(uid) is False]
-        queue = used[state.queue_of(record)]
-        for uid in (*placed, *([] if keeps_slots(state, record) else record.reserved)):
-            for resource, amount in charge_of(state.cluster.usage[uid].pod.shape):
-                queue[resource] = queue.get(resource, 0) - amount
-    return used
+def _is_shown(report: QueueReport) -> bool:
+    return bool(report.name) or report.queue is not DEFAULT_QUEUE or any(report.phases.values())
 
 
-def _line_of(state: State, queue: Queue, used: Mapping[str, int], counts: list[int]) -> QueueLine:
-    totals = state.totals()
-    gpus = [name for name in state.config.gpu_resources if totals.get(name)]
+def _line_of(engine: Engine, report: QueueReport, queue: Queue) -> QueueLine:
+    totals, used, gpu_resources = engine.totals(), report.used, engine.gpu_resources
+    gpus = [name for name in gpu_resources if totals.get(name)]
     resources = []
     share = 0.0
     for name in dict.fromkeys((*gpus, *queue.quota, *queue.limit, *used)):
-        gpu = name in state.config.gpu_resources
+        gpu = name in gpu_resources
         scale = MILLI if gpu else 1
         total, amount = totals.get(name, 0) * scale, used.get(name, 0)
         share = max(share, amount / total) if total else share
         quota, limit = (None if ask is None else ask * scale for ask in (queue.quota.get(name), queue.limit.get(name)))
         resources.append(ResourceLine(name, amount, quota, limit, total, gpu))
-    running, waiting = counts
+    running = sum(report.phases.get(phase, 0) for phase in _BUSY)
+    waiting = sum(report.phases.get(phase, 0) for phase in WAITS)
     return QueueLine(queue.name, queue.weight, queue.open, queue.borrowing, share, running, waiting, tuple(resources))
 
 

@@ -20,6 +20,28 @@ from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.state import State
 
 
+@dataclass(frozen=True, slots=True)
+class GangSummary:
+    """A gang that is known, its pods and its queue, without what takes time to work out."""
+
+    name: GangName
+    pods: tuple[Pod, ...]
+    queue: str
+
+    @property
+    def key(self) -> GangKey:
+        """The gang's key."""
+        return self.name.key
+
+
+def gang_summaries(state: State) -> list[GangSummary]:
+    """Every gang that is known."""
+    return [
+        GangSummary(GangName.of(state, key), tuple(record.members.values()), state.queue_of(record))
+        for key, record in state.records.items()
+    ]
+
+
 class MemberState(Enum):
     """What a member is doing."""
 

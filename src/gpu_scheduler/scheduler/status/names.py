@@ -15,6 +15,11 @@ def name_of_gang(gang: GangName) -> str:
     return f"{gang.key.namespace}/{gang.pod}" if gang.pod else display_name(gang.key)
 
 
+def short_name(gang: GangName) -> str:
+    """A gang, or a pod without one, without its namespace."""
+    return name_of_gang(gang).removeprefix(f"{gang.key.namespace}/")
+
+
 def name_of_report(report: GangReport) -> str:
     """A gang without its namespace; a pod without a gang is called by its own name."""
     if report.key.dialect == LONE_POD:
