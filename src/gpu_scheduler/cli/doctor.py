@@ -104,7 +104,7 @@ def _check_names(view: ClusterSnapshot) -> Iterator[Check]:
     from gpu_scheduler.cli.checks.names import check_annotations, check_queue_names, check_resources
 
     gangs = view.engine.gangs()
-    objects = [view.book.object_of(gang.key) for gang in gangs]
+    objects = [view.registry.object_of(gang.key) for gang in gangs]
     pods = [view.pods[pod.uid] for gang in gangs for pod in gang.pods if pod.uid in view.pods]
     found = {one.metadata.uid: one.metadata for one in (*pods, *objects) if one is not None}
     yield check_annotations(found.values())

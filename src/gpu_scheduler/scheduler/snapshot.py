@@ -44,7 +44,7 @@ class ClusterSnapshot:
     now: float
     nodes: Mapping[str, NodeObject]
     pods: Mapping[str, PodObject]
-    book: GangRegistry
+    registry: GangRegistry
     lease: LeaseView | None
     served: Served
 

@@ -131,8 +131,8 @@ class Translator:
     def on_groups_changed(self, dialect: str, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Handles gang objects that were added, modified or deleted, and decodes affected pods again."""
         for kind, raw, _ in changes:
-            see = self.registry.on_object_deleted if kind is ChangeKind.DELETED else self.registry.on_object_changed
-            self.events += see(dialect, raw)
+            handle = self.registry.on_object_deleted if kind is ChangeKind.DELETED else self.registry.on_object_changed
+            self.events += handle(dialect, raw)
         self._emit_pods(self.registry.take_affected_pods())
 
     def on_priority_classes_changed(self, changes: Sequence[ObjectChange[PriorityClassObject]]) -> None:
@@ -154,5 +154,5 @@ class Translator:
     def on_queues_changed(self, resource: Resource, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Handles queues, ours or Volcano's, that were added, modified or deleted."""
         for kind, raw, _ in changes:
-            see = self.queues.lose if kind is ChangeKind.DELETED else self.queues.see
-            self.events += see(resource, raw)
+            handle = self.queues.lose if kind is ChangeKind.DELETED else self.queues.see
+            self.events += handle(resource, raw)

@@ -1,4 +1,4 @@
-"""A private authority, and certificates that programs on this machine accept."""
+"""Certificate authority and certificates, checked by TLS clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpu_scheduler.base.certificates import (
 
 
 async def talk(authority: bytes, server: Certificate, name: str) -> bytes:
-    """What a client that trusts an authority and asks for a name hears from a server."""
+    """Connects to a server as a client that trusts an authority and expects a name; returns the response."""
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")
@@ -39,10 +39,10 @@ async def talk(authority: bytes, server: Certificate, name: str) -> bytes:
         port = listening.sockets[0].getsockname()[1]
         context = ssl.create_default_context(cadata=authority.decode())
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
-        heard = await reader.read()
+        received = await reader.read()
         writer.close()
         await writer.wait_closed()
-    return heard
+    return received
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "hook.ns.svc"])

@@ -1,4 +1,4 @@
-"""YAML that somebody else wrote: it is read, or refused in one line; nothing overflows."""
+"""Parsing of untrusted YAML: a value or an error in one line; nothing overflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amounts, durations and lists."""
+"""Formatting of amounts, durations and lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local API with the scheduler's own kinds, and a wire to it that loses, delays or refuses what a test says."""
+"""The local API server with the scheduler's own kinds, behind a proxy that loses, delays or refuses requests."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SCHEMAS = Schemas("1.35")
 OUR_KINDS = tuple(kind for found in load_definitions() for kind in kinds_of(found))
 
 Forward = Callable[[], Awaitable[web.Response]]
-Act = Callable[[Forward], Awaitable[web.Response | None]]
-"""What becomes of one request: `forward` hands it to the server; without a response the connection breaks."""
+RequestHandler = Callable[[Forward], Awaitable[web.Response | None]]
+"""Handles one request: `forward` passes it to the server; without a response the connection breaks."""
 
 
 class Sent(NamedTuple):
-    """A request that came by."""
+    """A request that the proxy received."""
 
     method: str
     path: str
@@ -40,28 +40,28 @@ class Sent(NamedTuple):
     size: int
 
 
-class Wire:
-    """FairLimiter requests to the server, except those that a test has plans for."""
+class Proxy:
+    """Forwards requests to the server, except those for which a test has made plans."""
 
     def __init__(self, server: ApiClient) -> None:
         self.server = server
         self.sent: list[Sent] = []
-        self._plans: list[tuple[str, str, Act]] = []
+        self._plans: list[tuple[str, str, RequestHandler]] = []
 
-    def plan(self, method: str, part: str, *acts: Act) -> None:
-        """The next requests of this method with this in their path fare like this, one after the other."""
+    def plan(self, method: str, part: str, *acts: RequestHandler) -> None:
+        """Sets how the next requests with this method and path part are handled, one after the other."""
         self._plans += [(method, part, act) for act in acts]
 
     def drop_plans(self) -> None:
-        """From now on every request is handed on."""
+        """Forwards every request from now on."""
         self._plans.clear()
 
     def count(self, method: str, part: str = "") -> int:
-        """How many such requests came by."""
+        """How many such requests were received."""
         return len(self.bodies(method, part))
 
     def bodies(self, method: str, part: str = "") -> list[Any]:
-        """What such requests carried."""
+        """The bodies of such requests."""
         return [sent.body for sent in self.sent if sent.method == method and part in sent.path]
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -89,7 +89,7 @@ class Wire:
         return await forward()
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Watches are handed on as they come, whatever is planned."""
+        """Forwards watches as a stream, regardless of plans."""
         response = web.StreamResponse()
         async with self.server.client.request("GET", request.path_qs) as answer:
             response.set_status(answer.status)
@@ -101,16 +101,16 @@ class Wire:
 
 
 async def lose_request(_forward: Forward) -> None:
-    """It never arrives."""
+    """Drops the request."""
 
 
-async def lose_answer(forward: Forward) -> None:
-    """It arrives, and nobody hears of it."""
+async def lose_response(forward: Forward) -> None:
+    """Forwards the request and drops the response."""
     await forward()
 
 
-def answer_with(code: int, retry_after: str | None = None, **more: Any) -> Act:
-    """The server refuses it."""
+def answer_with(code: int, retry_after: str | None = None, **more: Any) -> RequestHandler:
+    """Answers with an error instead of forwarding."""
 
     async def act(_forward: Forward) -> web.Response:
         return refuse(code, retry_after, **more)
@@ -118,8 +118,8 @@ def answer_with(code: int, retry_after: str | None = None, **more: Any) -> Act:
     return act
 
 
-def after(first: Callable[[], Awaitable[Any]]) -> Act:
-    """Something else happens just before."""
+def after(first: Callable[[], Awaitable[Any]]) -> RequestHandler:
+    """Runs something else just before the request is forwarded."""
 
     async def act(forward: Forward) -> web.Response:
         await first()
@@ -141,17 +141,17 @@ async def live_server(*kinds: ServedKind) -> AsyncIterator[tuple[Client, ApiClie
 
 
 @asynccontextmanager
-async def wired(*kinds: ServedKind) -> AsyncIterator[tuple[Client, Wire, Client]]:
-    """A client at the end of a wire, the wire, and a client whose requests no plan concerns."""
+async def proxied(*kinds: ServedKind) -> AsyncIterator[tuple[Client, Proxy, Client]]:
+    """A client behind a proxy, the proxy, and a client without it."""
     async with live_server(*kinds) as (bystander, server):
-        wire = Wire(server)
-        async with client_of(wire) as client:
-            yield client, wire, bystander
+        proxy = Proxy(server)
+        async with client_of(proxy) as client:
+            yield client, proxy, bystander
 
 
 @asynccontextmanager
 async def running(work: Awaitable[Any]) -> AsyncIterator[asyncio.Future[Any]]:
-    """Something that goes on while the block runs; what it raises is raised."""
+    """Runs a coroutine while the block runs; raises what it raises."""
     task = asyncio.ensure_future(work)
     try:
         yield task
@@ -175,7 +175,7 @@ def gpu_node(name: str = "n0", gpus: int = 4) -> Json:
 
 
 def gpu_pod(name: str, gpus: int = 1, **spec: Any) -> Json:
-    """A pod of ours that asks for GPUs."""
+    """A pod of ours that requests GPUs."""
     meta: Json = {"name": name} | spec.pop("meta", {})
     limits = {"limits": {"nvidia.com/gpu": str(gpus)}, "requests": {"nvidia.com/gpu": str(gpus)}}
     containers = [{"name": "main", "image": "x", "resources": limits if gpus else {}}]

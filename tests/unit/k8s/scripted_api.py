@@ -1,4 +1,4 @@
-"""API servers that do as a test says, and clients of them."""
+"""Scripted API servers, and clients of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Watch = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
 
 @asynccontextmanager
 async def client_of(handler: Handler, credential: Credential | None = None, **options: Any) -> AsyncIterator[Client]:
-    """A client of a server that answers everything by one function."""
+    """A client of a server with one handler."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return await handler(request)
@@ -37,12 +37,12 @@ async def client_of(handler: Handler, credential: Credential | None = None, **op
 
 
 def status(code: int, reason: str = "", message: str = "", **details: Any) -> Json:
-    """A Status object, as errors have it."""
+    """A Status object of an error."""
     return {"kind": "Status", "code": code, "reason": reason, "message": message, "details": details}
 
 
 def refuse(code: int, retry_after: str | None = None, **more: Any) -> web.Response:
-    """An answer that is an error."""
+    """An error response."""
     headers = {} if retry_after is None else {"Retry-After": retry_after}
     return web.json_response(status(code, **more), status=code, headers=headers)
 
@@ -72,7 +72,7 @@ def bookmark(revision: int) -> bytes:
 
 
 class Script:
-    """Answers lists and watches as written down. The last list is repeated; after the last watch, silence."""
+    """Answers lists and watches in order. The last list is repeated; watches after the last one are silent."""
 
     def __init__(self, *lists: tuple[int, Iterable[Json]] | web.Response) -> None:
         self.lists = list(lists)
@@ -99,7 +99,7 @@ class Script:
 
 
 def then_silence(*pieces: bytes) -> Watch:
-    """A watch that says something and then nothing."""
+    """A watch that sends data and then stays silent."""
 
     async def act(_request: web.Request, response: web.StreamResponse) -> None:
         for piece in pieces:
@@ -123,5 +123,5 @@ def then_reset(*pieces: bytes) -> Watch:
 
 
 def written(resource: Resource, name: str, **rest: Any) -> Json:
-    """An object as users write it: custom kinds say what they are."""
+    """An object as users write it, with apiVersion and kind."""
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, **rest}

@@ -1,4 +1,4 @@
-"""Requests, against servers that fail in every way."""
+"""The client against servers that fail in every way."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ from tests.unit.k8s.scripted_api import (
 )
 
 
-async def hear(client: Client, count: int = 1, quiet: float = 5.0, since: str = "1") -> list[WatchEvent[RawObject]]:
+async def read_events(
+    client: Client, count: int = 1, quiet: float = 5.0, since: str = "1"
+) -> list[WatchEvent[RawObject]]:
     """The first events of a watch."""
-    heard: list[WatchEvent[RawObject]] = []
+    received: list[WatchEvent[RawObject]] = []
     async with aclosing(client.watch(PODS, type=RawObject, since=since, quiet=quiet)) as watch:
         async for events in watch:
-            heard += events
-            if len(heard) >= count:
+            received += events
+            if len(received) >= count:
                 break
-    return heard
+    return received
 
 
 async def test_a_list_reads_all_pages_without_a_resource_version() -> None:
@@ -194,7 +196,7 @@ async def test_retry_after_delays_all_writes_and_no_reads(seconds: int) -> None:
             await asyncio.sleep(0.01)
         await client.request("GET", "/read")
         second = asyncio.create_task(client.request("POST", "/second", body={}))
-        if seconds > 1:  # so long that nothing else can have come first
+        if seconds > 1:  # long enough that nothing else can have been first
             await asyncio.sleep(0.05)
             assert [path for path, _ in asked] == ["/first", "/read"]
             first.cancel()
@@ -333,8 +335,8 @@ async def test_a_watch_reads_lines_in_chunks_of_any_size() -> None:
     script = Script()
     script.watches = [then_silence(*(whole[at : at + 37] for at in range(0, len(whole), 37)))]
     async with client_of(script) as client:
-        heard = await hear(client, 20)
-    assert [event.object.metadata.name for event in heard] == [f"t{n}" for n in range(20)]
+        received = await receive(client, 20)
+    assert [event.object.metadata.name for event in received] == [f"t{n}" for n in range(20)]
 
 
 async def test_a_watch_reads_lines_of_megabytes() -> None:
@@ -342,7 +344,7 @@ async def test_a_watch_reads_lines_of_megabytes() -> None:
     big = line("ADDED", thing("big", 2, data="x" * 4_000_000))
     script.watches = [then_silence(big + line("MODIFIED", thing("big", 3)))]
     async with client_of(script) as client:
-        first, second = await hear(client, 2)
+        first, second = await receive(client, 2)
     assert len(first.object.spec["data"]) == 4_000_000
     assert second.type == "MODIFIED"
 
@@ -362,7 +364,7 @@ async def test_a_watch_with_an_endless_line_is_given_up(monkeypatch: pytest.Monk
     script.watches = [then_silence(line("ADDED", thing("big", 2, data="x" * 1_000_000))[:-1])]
     async with client_of(script) as client:
         with pytest.raises(Undecided, match="a line of more than 100000 bytes"):
-            await hear(client, 1)
+            await receive(client, 1)
 
 
 async def test_bookmarks_need_metadata_only() -> None:
@@ -378,7 +380,7 @@ async def test_an_event_of_an_invalid_object_keeps_its_metadata() -> None:
     script = Script()
     script.watches = [then_silence(line("ADDED", {**thing("odd", 2), "spec": []}) + line("ADDED", thing("good", 3)))]
     async with client_of(script) as client:
-        odd, good = await hear(client, 2)
+        odd, good = await receive(client, 2)
     assert (odd.type, good.type) == (UNREADABLE, "ADDED")
     assert isinstance(odd.object, Object)
     assert odd.object.metadata.name == "odd"
@@ -402,7 +404,7 @@ async def test_an_invalid_line_ends_the_watch(rest: bytes) -> None:
     script.watches = [rest]
     async with client_of(script) as client:
         with pytest.raises(Undecided, match="sent invalid data"):
-            await hear(client)
+            await receive(client)
 
 
 async def test_a_connection_that_breaks_within_a_line_ends_the_watch() -> None:
@@ -410,7 +412,7 @@ async def test_a_connection_that_breaks_within_a_line_ends_the_watch() -> None:
     script.watches = [then_reset(line("ADDED", thing("t", 2)) + b'{"type":"ADDED","ob')]
     async with client_of(script) as client:
         with pytest.raises(Undecided):
-            await hear(client, 2)
+            await receive(client, 2)
 
 
 @pytest.mark.parametrize("headers", [True, False])
@@ -425,7 +427,7 @@ async def test_a_stalled_watch_is_given_up(headers: bool) -> None:
     async with client_of(handle) as client:
         begun = time.monotonic()
         with pytest.raises(Undecided):
-            await hear(client, quiet=0.2)
+            await receive(client, quiet=0.2)
         assert time.monotonic() - begun < 60
 
 
@@ -435,7 +437,7 @@ async def test_a_refused_watch_raises_its_error() -> None:
 
     async with client_of(handle) as client:
         with pytest.raises(Refused, match="not you"):
-            await hear(client)
+            await receive(client)
 
 
 async def test_paths_of_cluster_scoped_objects_have_no_namespace() -> None:

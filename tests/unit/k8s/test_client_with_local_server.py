@@ -1,4 +1,4 @@
-"""Requests, against the local API server."""
+"""The client against the local API server."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ async def test_objects_are_created_read_changed_and_deleted() -> None:
         assert patched.metadata.labels == {"a": "b"}
         operations = [{"op": "replace", "path": "/metadata/labels/a", "value": "c"}]
         assert (await client.patch(PODS, "p", operations, "default", kind="json"))["metadata"]["labels"] == {"a": "c"}
-        told = await client.patch(PODS, "p", {"status": {"message": "m"}}, "default", "status", kind="strategic")
-        assert told["status"]["message"] == "m"
-        told["metadata"]["labels"] = {"d": "e"}
-        replaced = await client.replace(PODS, told, "p", "default", type=PodObject)
+        updated = await client.patch(PODS, "p", {"status": {"message": "m"}}, "default", "status", kind="strategic")
+        assert updated["status"]["message"] == "m"
+        updated["metadata"]["labels"] = {"d": "e"}
+        replaced = await client.replace(PODS, updated, "p", "default", type=PodObject)
         assert replaced.metadata.labels == {"d": "e"}
         with pytest.raises(Conflict):
             await client.delete(PODS, "p", "default", uid="another", grace=0)
@@ -71,15 +71,15 @@ async def test_lists_are_paged_and_watches_go_on_from_them() -> None:
         assert [item.metadata.name for item in listed.items] == [f"p{number}" for number in range(7)]
         await client.create(PODS, pod("late"), "default")
         await client.delete(PODS, "late", "default", grace=0)
-        heard: list[tuple[str, str]] = []
+        received: list[tuple[str, str]] = []
         since = str(listed.resource_version)
         async with aclosing(client.watch(PODS, "default", type=PodObject, since=since)) as watch:
             async for events in watch:
-                heard += [(event.type, event.object.metadata.name) for event in events]
-                if heard[-1][0] == "DELETED":
+                received += [(event.type, event.object.metadata.name) for event in events]
+                if received[-1][0] == "DELETED":
                     break
-        assert heard[0] == ("ADDED", "late")
-        assert heard[-1] == ("DELETED", "late")
+        assert received[0] == ("ADDED", "late")
+        assert received[-1] == ("DELETED", "late")
 
 
 async def test_a_watch_from_a_compacted_version_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,15 +93,15 @@ async def test_a_watch_from_a_compacted_version_is_gone(monkeypatch: pytest.Monk
 
 async def test_an_informer_ends_up_with_what_the_server_has() -> None:
     chance = random.Random(7)
-    told: dict[tuple[str, str], str] = {}
+    reported: dict[tuple[str, str], str] = {}
 
     def note(changes: Sequence[ObjectChange[PodObject]]) -> None:
         for change in changes:
             meta = change.object.metadata
             if change.kind is ChangeKind.DELETED:
-                assert told.pop((meta.namespace, meta.name)) == meta.uid
+                assert reported.pop((meta.namespace, meta.name)) == meta.uid
             else:
-                told[meta.namespace, meta.name] = meta.uid
+                reported[meta.namespace, meta.name] = meta.uid
 
     async with local_client() as (client, _):
         informer = Informer(client, PODS, PodObject, note)
@@ -109,7 +109,7 @@ async def test_an_informer_ends_up_with_what_the_server_has() -> None:
         await informer.wait_synced()
         for step in range(300):
             name = f"p{chance.randrange(20)}"
-            if ("default", name) not in told:
+            if ("default", name) not in reported:
                 with suppress(Conflict):
                     await client.create(PODS, pod(name), "default")
             elif chance.random() < 0.5:
@@ -125,7 +125,7 @@ async def test_an_informer_ends_up_with_what_the_server_has() -> None:
     assert {key: found.metadata.resource_version for key, found in informer.objects.items()} == {
         (item.metadata.namespace, item.metadata.name): item.metadata.resource_version for item in truth.items
     }
-    assert told == {key: found.metadata.uid for key, found in informer.objects.items()}
+    assert reported == {key: found.metadata.uid for key, found in informer.objects.items()}
 
 
 async def test_a_quiet_informer_reaches_a_revision_of_another_kind_at_once() -> None:

@@ -1,4 +1,4 @@
-"""What an API server sends that nobody expects: one odd object is left out, and the others are not."""
+"""Decoding of unexpected responses: an invalid object is skipped, the others are not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_watch_continues_after_an_object_that_cannot_be_decoded(odd: str) -> N
         b'{"metadata":{"name":"a"},"spec":' + b'{"a":' * 5000,
         b'{"metadata":{"name":"a"},"spec":' + b'{"a":' * 2000 + b'"' + b'\\"' * 100_000,
     ],
-    ids=["bytes", "deep", "cut", "deep and cut", "a text that never ends"],
+    ids=["bytes", "deep", "cut", "deep and cut", "an endless string"],
 )
 def test_an_invalid_response_is_undecided(data: bytes) -> None:
     with pytest.raises(Undecided, match="sent invalid data"):

@@ -1,4 +1,4 @@
-"""Kubeconfigs, pods' own accounts, exec plugins, and what is wrong with them."""
+"""Kubeconfigs, service accounts, exec plugins, and errors in them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def b64(data: bytes) -> str:
 
 
 def problem(path: Path, **more: Any) -> str:
-    """The one line that says what is wrong."""
+    """The error message, which is one line."""
     with pytest.raises(ConfigError) as caught:
         load_connection(path, **more)
     assert "\n" not in str(caught.value)
@@ -170,7 +170,7 @@ def test_a_bad_field_is_named(tmp_path: Path, user: Any, cluster: Any, said: str
     assert said.format(folder=tmp_path) in line
 
 
-# -- who we are
+# -- credentials
 
 
 async def test_tokens_and_passwords_become_headers(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_a_token_file_is_read_again_each_minute_or_when_refused(
     assert (await found.access()).headers == {"Authorization": "Bearer one"}
     assert found.renew(first)
     assert (await found.access()).headers == {"Authorization": "Bearer two"}
-    # That the first was refused says nothing of the second.
+    # The refusal of the first token says nothing about the second.
     file.write_text("three")
     assert found.renew(first)
     assert (await found.access()).headers == {"Authorization": "Bearer two"}
@@ -216,7 +216,7 @@ async def test_a_token_file_without_a_token_is_reported(tmp_path: Path, content:
 
 
 def account(folder: Path, monkeypatch: pytest.MonkeyPatch, host: str = "10.0.0.1") -> Path:
-    """The files and variables that a pod gets."""
+    """The files and environment variables of a pod."""
     place = folder / "account"
     place.mkdir()
     (place / "token").write_text("pod-token")
@@ -247,7 +247,7 @@ def test_a_pod_without_a_ca_certificate_is_reported(tmp_path: Path, monkeypatch:
         load_connection()
 
 
-# -- the way there
+# -- proxy and TLS
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_the_proxy_comes_from_the_kubeconfig_or_the_environment(
 
 
 async def answer(request: web.Request) -> web.Response:
-    """Says who asks, by certificate or by token."""
+    """Answers with the identity of the client, by certificate or token."""
     assert request.transport is not None
     certificate = request.transport.get_extra_info("peercert") or {}
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
@@ -297,7 +297,7 @@ def secure_server(name: str = "127.0.0.1") -> tuple[TestServer, ssl.SSLContext]:
 
 
 async def ask(tmp_path: Path, user: Any, cluster: dict[str, Any], name: str = "127.0.0.1") -> str:
-    """Who the server says we are."""
+    """The identity that the server sees."""
     server, context = secure_server(name)
     await server.start_server(ssl=context)
     try:
@@ -360,7 +360,7 @@ V1BETA1 = "client.authentication.k8s.io/v1beta1"
 
 
 def plugin(folder: Path, status_: Any, version: str = V1, body: str = "") -> dict[str, Any]:
-    """A program that notes how it was called and prints a status; as the exec part of a user."""
+    """A program that records its calls and prints a status, as the exec field of a user."""
     path = folder / "plugin"
     said = {"apiVersion": version, "kind": "ExecCredential", "status": status_}
     path.write_text(
@@ -389,9 +389,9 @@ async def test_a_plugin_runs_once_and_gets_the_cluster_information(tmp_path: Pat
     found = load_connection(write(tmp_path / "config", {"exec": run}, cluster))
     assert await found.headers() == {"Authorization": "Bearer secret"}
     assert await found.headers() == {"Authorization": "Bearer secret"}
-    ((arguments, told, given),) = calls(tmp_path)
+    ((arguments, info, given),) = calls(tmp_path)
     assert (arguments, given) == (["get", "token"], "yes")
-    assert json.loads(told) == {
+    assert json.loads(info) == {
         "apiVersion": version,
         "kind": "ExecCredential",
         "spec": {
@@ -498,7 +498,7 @@ async def test_a_connection_can_be_made_by_hand() -> None:
     assert await found.headers() == {}
 
 
-# -- what fuzzing found
+# -- found by fuzzing
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which kinds are served, told by servers old and new."""
+"""API discovery with old and new servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: repeats, floods, and servers that refuse them."""
+"""The event recorder: repeats, floods, and servers that fail."""
 
 from __future__ import annotations
 
@@ -168,12 +168,12 @@ async def test_a_refused_event_is_dropped_and_the_next_one_is_written(code: int)
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails is tried again at once."""
+    """Retries failed Events almost at once."""
     monkeypatch.setattr(recorder_module, "_RETRY", (0.01, 0.01))
 
 
-class Moody:
-    """An API server that answers writes of Events with these codes, one after the other, then as it should."""
+class FailingServer:
+    """An API server that answers writes of Events with these status codes in order, and then succeeds."""
 
     def __init__(self, *codes: int, reason: str = "", landed: bool = False) -> None:
         self.codes = list(codes)
@@ -198,7 +198,7 @@ class Moody:
 @pytest.mark.parametrize(("code", "reason"), [(500, ""), (503, ""), (429, ""), (409, "Conflict")])
 @pytest.mark.parametrize("landed", [False, True])
 async def test_an_event_is_retried_after_a_transient_error(code: int, reason: str, landed: bool, soon: None) -> None:
-    server, numbers = Moody(*[code] * 3, reason=reason, landed=landed), Numbers()
+    server, numbers = FailingServer(*[code] * 3, reason=reason, landed=landed), Numbers()
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: NOW, numbers, rate_limiter=unlimited())
         async with at_work(recorder):
@@ -211,7 +211,7 @@ async def test_an_event_is_retried_after_a_transient_error(code: int, reason: st
 
 
 async def test_a_repeat_that_is_retried_is_counted_once(soon: None) -> None:
-    server = Moody()
+    server = FailingServer()
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
         async with at_work(recorder):
@@ -225,9 +225,9 @@ async def test_a_repeat_that_is_retried_is_counted_once(soon: None) -> None:
     assert [(one["count"], one["message"]) for one in server.events.values()] == [(3, "short by 5")]
 
 
-@pytest.mark.parametrize(("landed", "asked"), [(False, 2), (True, 3)], ids=["not written", "answer lost"])
+@pytest.mark.parametrize(("landed", "asked"), [(False, 2), (True, 3)], ids=["not written", "response lost"])
 async def test_a_repeat_of_an_event_that_is_being_retried_is_written_with_it(landed: bool, asked: int) -> None:
-    server = Moody(500, landed=landed)
+    server = FailingServer(500, landed=landed)
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: NOW, Numbers(), rate_limiter=unlimited())
         async with at_work(recorder):
@@ -240,7 +240,7 @@ async def test_a_repeat_of_an_event_that_is_being_retried_is_written_with_it(lan
 
 
 async def test_an_event_is_retried_for_an_hour_at_most(soon: None) -> None:
-    server, numbers, now = Moody(*[500] * 1000), Numbers(), [NOW]
+    server, numbers, now = FailingServer(*[500] * 1000), Numbers(), [NOW]
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: now[0], numbers, rate_limiter=unlimited())
         async with at_work(recorder):
@@ -254,7 +254,7 @@ async def test_an_event_is_retried_for_an_hour_at_most(soon: None) -> None:
 
 async def test_of_too_many_failing_events_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "_MAX_RETRYING", 3)
-    server, numbers = Moody(*[500] * 10), Numbers()
+    server, numbers = FailingServer(*[500] * 10), Numbers()
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: NOW, numbers, rate_limiter=unlimited())
         async with at_work(recorder):
@@ -315,7 +315,7 @@ async def test_slow_events_of_one_namespace_do_not_delay_those_of_others() -> No
 
 
 async def test_an_event_that_fails_is_merged_with_its_repeat(soon: None) -> None:
-    server, first = Moody(500), asyncio.Event()
+    server, first = FailingServer(500), asyncio.Event()
 
     async def handle(request: web.Request) -> web.Response:
         answer = await server.answer(request)
@@ -334,7 +334,7 @@ async def test_an_event_that_fails_is_merged_with_its_repeat(soon: None) -> None
 
 
 async def test_an_event_that_waited_for_hours_is_dropped() -> None:
-    server, numbers, now = Moody(), Numbers(), [NOW]
+    server, numbers, now = FailingServer(), Numbers(), [NOW]
     async with client_of(server.answer) as client:
         recorder = EventRecorder(client, lambda: now[0], numbers, rate_limiter=unlimited())
         recorder.record(POD, "Normal", "R", "x")

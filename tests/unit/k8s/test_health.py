@@ -1,4 +1,4 @@
-"""What a service says about itself over HTTP."""
+"""Health, readiness and metrics endpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_scheduler.k8s.health import Health, split_address
 
 
 class Service:
-    """Whether a service is well, as a test says."""
+    """A service whose health a test sets."""
 
     def __init__(self) -> None:
         self.well = True

@@ -1,4 +1,4 @@
-"""Informers, behind API servers that misbehave."""
+"""Informers with API servers that misbehave."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from tests.unit.k8s.scripted_api import (
 GONE = line("ERROR", status(410, "Expired", "too old resource version"))
 
 
-class Told:
-    """Every change that an informer told, as (kind, name, revision)."""
+class RecordedChanges:
+    """Records the changes that an informer reports, as (kind, name, revision)."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, str, int]] = []
         self.batches: list[int] = []
         self.copy: dict[tuple[str, str], RawObject] = {}
         self.missed: list[str] = []
-        """Who is gone, and nobody told how it was in the end."""
+        """Deleted objects whose last state is not known."""
 
     def __call__(self, changes: Sequence[ObjectChange[RawObject]]) -> None:
         self.batches.append(len(changes))
@@ -53,7 +53,7 @@ class Told:
             self.changes.append((kind.value, found.metadata.name, int(found.metadata.resource_version)))
             if found is old:
                 self.missed.append(found.metadata.name)
-            # What is told follows from what was told before.
+            # Each change fits those before it.
             if kind is ChangeKind.ADDED:
                 assert key not in self.copy
                 assert old is None
@@ -68,11 +68,11 @@ class Told:
 
 @asynccontextmanager
 async def following(
-    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], told: Any = None, **options: Any
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], recorded: Any = None, **options: Any
 ) -> AsyncIterator[Informer[RawObject]]:
-    """An informer that runs."""
+    """A running informer."""
     async with client_of(handler) as client:
-        informer = Informer(client, PODS, RawObject, Told() if told is None else told, **options)
+        informer = Informer(client, PODS, RawObject, RecordedChanges() if recorded is None else recorded, **options)
         running = asyncio.create_task(informer.run())
         try:
             async with asyncio.timeout(60):
@@ -90,39 +90,39 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_list_and_the_events_after_it_are_reported_once() -> None:
-    script, told = Script((10, [thing("a", 3), thing("b", 4)])), Told()
+    script, recorded = Script((10, [thing("a", 3), thing("b", 4)])), RecordedChanges()
     script.watches = [
         then_silence(
             line("MODIFIED", thing("a", 11)) + line("ADDED", thing("c", 12)),
             line("DELETED", thing("b", 13)),
         )
     ]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await informer.wait_synced()
         assert set(informer.objects) == {("ns", "a"), ("ns", "b")}
         await until(lambda: informer.revision == 13)
         assert set(informer.objects) == {("ns", "a"), ("ns", "c")}
         assert informer.lag < 5
     assert script.since == [10]
-    assert told.changes == [
+    assert recorded.changes == [
         ("added", "a", 3),
         ("added", "b", 4),
         ("modified", "a", 11),
         ("added", "c", 12),
         ("deleted", "b", 13),
     ]
-    assert told.batches[0] == 2
-    assert not told.missed
+    assert recorded.batches[0] == 2
+    assert not recorded.missed
 
 
 async def test_after_410_a_list_shows_what_was_deleted_meanwhile() -> None:
     script = Script((10, [thing("a", 3), thing("b", 4)]), (20, [thing("b", 15), thing("c", 16)]))
     script.watches = [GONE]
-    told = Told()
-    async with following(script, told) as informer:
+    recorded = RecordedChanges()
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 20)
-    assert sorted(told.changes[2:]) == [("added", "c", 16), ("deleted", "a", 3), ("modified", "b", 15)]
-    assert told.missed == ["a"]
+    assert sorted(recorded.changes[2:]) == [("added", "c", 16), ("deleted", "a", 3), ("modified", "b", 15)]
+    assert recorded.missed == ["a"]
     assert script.since[0] == 10
 
 
@@ -150,18 +150,18 @@ async def test_lists_followed_by_410_at_once_are_repeated_with_backoff() -> None
 
 
 async def test_a_stalled_watch_is_replaced_by_one_from_the_same_revision() -> None:
-    script, told = Script((10, [])), Told()
+    script, recorded = Script((10, [])), RecordedChanges()
     script.watches = [then_silence(line("ADDED", thing("a", 11))), then_silence(line("ADDED", thing("b", 12)))]
-    async with following(script, told, quiet=1.0) as informer:
+    async with following(script, recorded, quiet=1.0) as informer:
         await until(lambda: informer.revision == 12)
     assert script.since[:2] == [10, 11]
     assert script.listed == 1
-    assert told.changes == [("added", "a", 11), ("added", "b", 12)]
+    assert recorded.changes == [("added", "a", 11), ("added", "b", 12)]
 
 
 @pytest.mark.parametrize("tail", [b'{"type":"ADDED","object":{"met', b"", b'{"type":"ADD\n'])
 async def test_a_watch_that_breaks_within_a_line_loses_nothing(tail: bytes) -> None:
-    script, told = Script((10, [])), Told()
+    script, recorded = Script((10, [])), RecordedChanges()
     first, second = line("ADDED", thing("a", 11)), line("ADDED", thing("b", 12))
 
     async def broken(request: web.Request, response: web.StreamResponse) -> None:
@@ -170,32 +170,32 @@ async def test_a_watch_that_breaks_within_a_line_loses_nothing(tail: bytes) -> N
         await then_reset(tail)(request, response)
 
     script.watches = [broken, then_silence(second)]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 12)
     assert script.since[:2] == [10, 11]
-    assert told.changes == [("added", "a", 11), ("added", "b", 12)]
+    assert recorded.changes == [("added", "a", 11), ("added", "b", 12)]
 
 
 async def test_delete_and_recreate_seen_as_one_update_is_two_changes() -> None:
-    script, told = Script((10, [thing("a", 3, "one")])), Told()
+    script, recorded = Script((10, [thing("a", 3, "one")])), RecordedChanges()
     script.watches = [then_silence(line("MODIFIED", thing("a", 12, "two")) + line("DELETED", thing("a", 11, "one")))]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 12)
         assert informer.objects["ns", "a"].metadata.uid == "two"
-    assert told.changes == [("added", "a", 3), ("deleted", "a", 3), ("added", "a", 12)]
-    assert told.missed == ["a"]
+    assert recorded.changes == [("added", "a", 3), ("deleted", "a", 3), ("added", "a", 12)]
+    assert recorded.missed == ["a"]
 
 
 async def test_delete_and_recreate_during_a_gap_is_two_changes() -> None:
-    script, told = Script((10, [thing("a", 3, "one")]), (20, [thing("a", 15, "two")])), Told()
+    script, recorded = Script((10, [thing("a", 3, "one")]), (20, [thing("a", 15, "two")])), RecordedChanges()
     script.watches = [GONE]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 20)
-    assert told.changes[1:] == [("deleted", "a", 3), ("added", "a", 15)]
+    assert recorded.changes[1:] == [("deleted", "a", 3), ("added", "a", 15)]
 
 
 def history(chance: random.Random) -> tuple[list[bytes], dict[str, int]]:
-    """Events as they happened from revision 11 on, and what there is at the end."""
+    """Events from revision 11 on, and the objects at the end."""
     lives: dict[str, int] = {}
     living: dict[str, int] = {}
     events = []
@@ -220,66 +220,66 @@ async def test_repeated_and_reordered_events_end_in_the_same_state(seed: int) ->
     events, living = history(chance)
     muddle = events + chance.choices(events, k=40)
     chance.shuffle(muddle)
-    script, told = Script((10, [])), Told()
+    script, recorded = Script((10, [])), RecordedChanges()
     pieces = [b"".join(muddle[at : at + 7]) for at in range(0, len(muddle), 7)]
     script.watches = [then_silence(*pieces, bookmark(71))]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 71)
         assert {name: int(found.metadata.resource_version) for (_, name), found in informer.objects.items()} == living
-    assert told.copy == informer.objects
+    assert recorded.copy == informer.objects
 
 
 async def test_a_list_older_than_the_cache_is_ignored() -> None:
     script = Script((10, [thing("a", 3)]), (8, [thing("gone", 2)]), (9, []), (20, [thing("b", 19)]))
     script.watches = [GONE]
-    told = Told()
-    async with following(script, told) as informer:
+    recorded = RecordedChanges()
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 20)
     assert script.listed == 4
-    assert sorted(told.changes[1:]) == [("added", "b", 19), ("deleted", "a", 3)]
+    assert sorted(recorded.changes[1:]) == [("added", "b", 19), ("deleted", "a", 3)]
 
 
 async def test_events_from_before_the_list_change_nothing() -> None:
-    script, told = Script((10, [thing("a", 9)])), Told()
+    script, recorded = Script((10, [thing("a", 9)])), RecordedChanges()
     script.watches = [
         then_silence(line("MODIFIED", thing("a", 8)) + line("ADDED", thing("dead", 7)) + line("DELETED", thing("a", 6)))
     ]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await informer.wait_synced()
         await asyncio.sleep(0.2)
         assert set(informer.objects) == {("ns", "a")}
         assert informer.revision == 10
-    assert told.changes == [("added", "a", 9)]
+    assert recorded.changes == [("added", "a", 9)]
 
 
 async def test_an_object_that_leaves_the_selection_may_return() -> None:
-    script, told = Script((10, [thing("a", 9)])), Told()
+    script, recorded = Script((10, [thing("a", 9)])), RecordedChanges()
     script.watches = [then_silence(line("DELETED", thing("a", 11)) + line("ADDED", thing("a", 12)))]
-    async with following(script, told, labels="x=y") as informer:
+    async with following(script, recorded, labels="x=y") as informer:
         await until(lambda: informer.revision == 12)
         assert set(informer.objects) == {("ns", "a")}
-    assert [kind for kind, *_ in told.changes] == ["added", "deleted", "added"]
+    assert [kind for kind, *_ in recorded.changes] == ["added", "deleted", "added"]
 
 
 async def test_an_object_that_cannot_be_decoded_is_deleted_until_it_can() -> None:
-    script, told = Script((10, [thing("a", 9)])), Told()
+    script, recorded = Script((10, [thing("a", 9)])), RecordedChanges()
     script.watches = [
         then_silence(line("MODIFIED", {**thing("a", 11), "spec": "x"}), line("MODIFIED", thing("a", 12))),
     ]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 12)
         assert set(informer.objects) == {("ns", "a")}
-    assert told.changes == [("added", "a", 9), ("deleted", "a", 9), ("added", "a", 12)]
+    assert recorded.changes == [("added", "a", 9), ("deleted", "a", 9), ("added", "a", 12)]
 
 
 async def test_a_bookmark_advances_the_revision_only() -> None:
-    script, told = Script((10, [])), Told()
+    script, recorded = Script((10, [])), RecordedChanges()
     script.watches = [bookmark(50)]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await until(lambda: len(script.since) == 2)
         assert informer.revision == 50
     assert script.since == [10, 50]
-    assert told.changes == []
+    assert recorded.changes == []
 
 
 async def test_a_failing_event_handler_does_not_stop_the_informer() -> None:
@@ -320,11 +320,11 @@ async def test_the_problem_is_shown_while_it_lasts() -> None:
 
 
 async def test_versions_are_compared_as_numbers() -> None:
-    script, told = Script((98, [thing("a", 97)])), Told()
+    script, recorded = Script((98, [thing("a", 97)])), RecordedChanges()
     script.watches = [then_silence(line("MODIFIED", thing("a", 99)) + line("MODIFIED", thing("a", 100)))]
-    async with following(script, told) as informer:
+    async with following(script, recorded) as informer:
         await until(lambda: informer.revision == 100)
-    assert [revision for *_, revision in told.changes] == [97, 99, 100]
+    assert [revision for *_, revision in recorded.changes] == [97, 99, 100]
 
 
 async def test_a_version_that_is_not_a_number_is_reported() -> None:
@@ -366,16 +366,16 @@ async def test_a_wait_is_ended_by_an_event() -> None:
 
 
 async def test_a_wait_on_a_quiet_kind_is_ended_by_one_list_for_all() -> None:
-    script, told = Script((10, [thing("a", 3)]), (40, [thing("a", 3)])), Told()
-    async with following(script, told) as informer:
+    script, recorded = Script((10, [thing("a", 3)]), (40, [thing("a", 3)])), RecordedChanges()
+    async with following(script, recorded) as informer:
         await informer.wait_synced()
         async with asyncio.timeout(30):
             await asyncio.gather(*(informer.wait_for_revision(revision) for revision in range(11, 41)))
         assert informer.revision == 40
-        # The watch was left alone.
+        # The watch was not interrupted.
         assert script.since == [10]
     assert script.listed == 2
-    assert told.changes == [("added", "a", 3)]
+    assert recorded.changes == [("added", "a", 3)]
 
 
 async def test_a_wait_survives_failed_and_stale_lists() -> None:
@@ -387,9 +387,9 @@ async def test_a_wait_survives_failed_and_stale_lists() -> None:
 
 
 async def test_a_list_that_the_watch_has_overtaken_restores_nothing() -> None:
-    told = Told()
+    recorded = RecordedChanges()
     asked = asyncio.Event()
-    heard = asyncio.Event()
+    handled = asyncio.Event()
     script = Script((10, [thing("old", 3), thing("kept", 4)]))
 
     async def act(_request: web.Request, response: web.StreamResponse) -> None:
@@ -409,21 +409,21 @@ async def test_a_list_that_the_watch_has_overtaken_restores_nothing() -> None:
             return await script(request)
         # The list is made at 20, and arrives after the events up to 34.
         asked.set()
-        await heard.wait()
+        await handled.wait()
         return listing(20, [thing("old", 3), thing("kept", 15), thing("brief", 16)])
 
-    async with following(handle, told) as informer:
+    async with following(handle, recorded) as informer:
         await informer.wait_synced()
         wait = asyncio.create_task(informer.wait_for_revision(12))
         await until(lambda: informer.revision == 34)
-        heard.set()
+        handled.set()
         await wait
         assert {name: found.metadata.resource_version for (_, name), found in informer.objects.items()} == {
             "kept": "32",
             "new": "33",
         }
         assert informer.revision == 34
-    assert told.changes[2:] == [("deleted", "old", 31), ("modified", "kept", 32), ("added", "new", 33)]
+    assert recorded.changes[2:] == [("deleted", "old", 31), ("modified", "kept", 32), ("added", "new", 33)]
 
 
 async def test_the_memory_of_deleted_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +437,7 @@ async def test_the_memory_of_deleted_objects_is_bounded(monkeypatch: pytest.Monk
 
 
 def real_pod(number: int) -> Json:
-    """A running pod of a Job of 8, with all that a real API server and its controllers add."""
+    """A running pod of a Job of 8, with all fields that a real API server and its controllers add."""
     job, index = divmod(number, 8)
     name = f"train-{job:05d}"
     owner = f"5d3c9a52-77aa-4c1b-9d1e-{job:012d}"

@@ -59,7 +59,7 @@ def test_a_line_without_fields_has_the_same_format(set_up: SetUp, text: str) -> 
     logging.getLogger("x").warning(text)
     logging.getLogger("x").warning("%s", text)
     logging.getLogger("x").warning(text, extra={"n": 1})
-    # Without the moment, which is 23 characters.
+    # Without the time, which has 23 characters.
     plain, formatted, extra = [line[23:] for line in stream.getvalue().splitlines()]
     assert plain == formatted
     assert extra == f"{plain} n=1"

@@ -1,4 +1,4 @@
-"""Work that ends with a part of it."""
+"""Helpers for asyncio tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent for a decision, and what each answer means."""
+"""The binder: requests for binds, deletes and attempts, and the outcomes it reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpu_scheduler.k8s.objects import Json, Meta, PodObject, PodSpec
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
 from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.decoding.volumes import SELECTED_NODE
-from tests.unit.k8s.live_api import answer_with, gpu_pod, lose_answer, lose_request, running, wired
+from tests.unit.k8s.live_api import answer_with, gpu_pod, lose_request, lose_response, proxied, running
 from tests.unit.k8s.scripted_api import client_of, refuse
 from tests.unit.scheduler.reporting import until
 
@@ -90,13 +90,13 @@ async def at_work(client: Client, in_flight: int = 4) -> AsyncIterator[Harness]:
 
 
 async def test_bind_has_the_uid_and_version_of_its_pod_and_the_devices() -> None:
-    async with wired() as (client, wire, _), at_work(client) as harness:
+    async with proxied() as (client, proxy, _), at_work(client) as harness:
         pod = await harness.add_pod(meta={"annotations": {"mine": "stays"}})
         harness.bind(pod)
         await until(lambda: harness.outcomes)
         found = await harness.read()
     assert (found["spec"]["nodeName"], found["metadata"]["annotations"]) == ("n0", {"mine": "stays", DEVICES: "1,2"})
-    (body,) = wire.bodies("POST", "pods/p/binding")
+    (body,) = proxy.bodies("POST", "pods/p/binding")
     assert body["metadata"]["uid"] == pod.metadata.uid
     assert body["metadata"]["resourceVersion"] == pod.metadata.resource_version
     assert body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n0"}
@@ -104,7 +104,7 @@ async def test_bind_has_the_uid_and_version_of_its_pod_and_the_devices() -> None
 
 
 async def test_bind_of_a_changed_pod_fails_as_moved() -> None:
-    async with wired() as (client, _, _), at_work(client) as harness:
+    async with proxied() as (client, _, _), at_work(client) as harness:
         pod = await harness.add_pod()
         await client.patch(PODS, "p", {"metadata": {"annotations": {ATTEMPT: "1"}}}, "default")
         harness.bind(pod)
@@ -114,7 +114,7 @@ async def test_bind_of_a_changed_pod_fails_as_moved() -> None:
 
 
 async def test_bind_of_a_later_pod_of_the_same_name_fails_as_moved() -> None:
-    async with wired() as (client, _, _), at_work(client) as harness:
+    async with proxied() as (client, _, _), at_work(client) as harness:
         pod = await harness.add_pod()
         await client.delete(PODS, "p", "default", grace=0)
         later = await harness.add_pod()
@@ -137,20 +137,20 @@ async def test_bind_of_a_later_pod_of_the_same_name_fails_as_moved() -> None:
         (answer_with(504), BindFailure.UNKNOWN),
         (answer_with(410), BindFailure.UNKNOWN),
         (lose_request, BindFailure.UNKNOWN),
-        (lose_answer, BindFailure.UNKNOWN),
+        (lose_response, BindFailure.UNKNOWN),
     ],
-    ids=["409", "404", "403", "422", "400", "429", "500", "504", "410", "request lost", "answer lost"],
+    ids=["409", "404", "403", "422", "400", "429", "500", "504", "410", "request lost", "response lost"],
 )
 async def test_every_response_to_a_bind_is_reported_by_its_kind(act: Any, failure: BindFailure) -> None:
-    async with wired() as (client, wire, _), at_work(client) as harness:
+    async with proxied() as (client, proxy, _), at_work(client) as harness:
         pod = await harness.add_pod()
-        wire.plan("POST", "/binding", act)
+        proxy.plan("POST", "/binding", act)
         harness.bind(pod)
         await until(lambda: harness.reported)
-        assert wire.count("POST", "/binding") == 1
-    (told,) = harness.reported
-    assert isinstance(told, BindFailed)
-    assert (told.uid, told.failure) == (pod.metadata.uid, failure)
+        assert proxy.count("POST", "/binding") == 1
+    (outcome,) = harness.reported
+    assert isinstance(outcome, BindFailed)
+    assert (outcome.uid, outcome.failure) == (pod.metadata.uid, failure)
     assert harness.outcomes == [failure.value]
 
 
@@ -168,7 +168,7 @@ async def test_the_message_of_a_refused_bind_is_reported_in_one_line(code: int, 
 
 
 async def test_nothing_is_sent_for_a_deleted_pod() -> None:
-    async with wired() as (client, wire, _), at_work(client) as harness:
+    async with proxied() as (client, proxy, _), at_work(client) as harness:
         pod = await harness.add_pod("gone")
         other = await harness.add_pod("other")
         del harness.pods[pod.metadata.uid]
@@ -176,13 +176,13 @@ async def test_nothing_is_sent_for_a_deleted_pod() -> None:
         harness.binder.send(RaiseAttempt(pod.metadata.uid, 1))
         harness.bind(other)
         await until(lambda: harness.outcomes)
-        assert not wire.count("POST", "gone")
-        assert not wire.count("PATCH")
+        assert not proxy.count("POST", "gone")
+        assert not proxy.count("PATCH")
     assert harness.reported == []
 
 
 async def test_claims_get_their_selected_node_before_the_pod_is_bound() -> None:
-    async with wired() as (client, wire, _), at_work(client) as harness:
+    async with proxied() as (client, proxy, _), at_work(client) as harness:
         pod = await harness.add_pod()
         for name in ("data", "logs"):
             spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -197,12 +197,12 @@ async def test_claims_get_their_selected_node_before_the_pod_is_bound() -> None:
         harness.claims = {"data": "n0", "logs": "n0"}
         harness.bind(pod)
         await until(lambda: len(harness.reported) == 2)
-        assert (wire.count("PATCH", "persistentvolumeclaims"), wire.count("POST", "/binding")) == (2, 0)
+        assert (proxy.count("PATCH", "persistentvolumeclaims"), proxy.count("POST", "/binding")) == (2, 0)
         harness.claims = {}
         harness.bind(pod)
         await until(lambda: harness.outcomes)
         assert (await harness.read())["spec"]["nodeName"] == "n0"
-    # To have told a claim is progress; a claim that does nothing about it is as good as a refusal.
+    # Setting the selected node is progress; a claim that stays unbound after that counts as a refusal.
     assert harness.reported == [BindFailed(uid, BindFailure.UNKNOWN), BindFailed(uid, BindFailure.REFUSED)]
 
 
@@ -210,7 +210,7 @@ async def test_claims_get_their_selected_node_before_the_pod_is_bound() -> None:
 
 
 async def test_restarted_pod_is_deleted_and_preempted_ones_are_evicted() -> None:
-    async with wired() as (client, wire, bystander), at_work(client) as harness:
+    async with proxied() as (client, proxy, bystander), at_work(client) as harness:
         pods = {cause: await harness.add_pod(cause.value) for cause in DeleteCause}
         for cause, pod in pods.items():
             harness.delete(cause.value, pod.metadata.uid, cause)
@@ -219,14 +219,14 @@ async def test_restarted_pod_is_deleted_and_preempted_ones_are_evicted() -> None
             return not (await bystander.list(PODS, "default")).items
 
         await until(all_gone)
-        assert wire.count("POST", "/eviction") == 2
+        assert proxy.count("POST", "/eviction") == 2
         for cause in (DeleteCause.PREEMPTED, DeleteCause.RECLAIMED):
-            (eviction,) = wire.bodies("POST", f"pods/{cause.value}/eviction")
+            (eviction,) = proxy.bodies("POST", f"pods/{cause.value}/eviction")
             assert eviction["deleteOptions"] == {"preconditions": {"uid": pods[cause].metadata.uid}}
-        (options,) = wire.bodies("DELETE", "pods/restart")
+        (options,) = proxy.bodies("DELETE", "pods/restart")
         assert options["preconditions"] == {"uid": pods[DeleteCause.RESTART].metadata.uid}
         assert "gracePeriodSeconds" not in options
-        (mark,) = wire.bodies("PATCH", "pods/restart/status")
+        (mark,) = proxy.bodies("PATCH", "pods/restart/status")
         assert mark["metadata"] == {"uid": pods[DeleteCause.RESTART].metadata.uid}
         (disrupted,) = mark["status"]["conditions"]
         assert (disrupted["type"], disrupted["status"]) == ("DisruptionTarget", "True")
@@ -235,7 +235,7 @@ async def test_restarted_pod_is_deleted_and_preempted_ones_are_evicted() -> None
 
 @pytest.mark.parametrize("cause", DeleteCause)
 async def test_later_pod_of_the_same_name_is_not_deleted(cause: DeleteCause) -> None:
-    async with wired() as (client, _, _), at_work(client) as harness:
+    async with proxied() as (client, _, _), at_work(client) as harness:
         await harness.add_pod()
         harness.delete("p", "an-earlier-one", cause)
         await until(lambda: harness.reported)
@@ -245,8 +245,8 @@ async def test_later_pod_of_the_same_name_is_not_deleted(cause: DeleteCause) -> 
 
 @pytest.mark.parametrize("code", [429, 500, 403])
 async def test_a_delete_that_is_refused_for_now_is_reported_at_once(code: int) -> None:
-    async with wired() as (client, wire, _), at_work(client) as harness:
-        wire.plan("POST", "/eviction", answer_with(code, "20"))
+    async with proxied() as (client, proxy, _), at_work(client) as harness:
+        proxy.plan("POST", "/eviction", answer_with(code, "20"))
         harness.delete("p", "u", DeleteCause.PREEMPTED)
         async with asyncio.timeout(5):
             await until(lambda: harness.reported)
@@ -254,9 +254,9 @@ async def test_a_delete_that_is_refused_for_now_is_reported_at_once(code: int) -
 
 
 async def test_restarted_pod_is_deleted_also_if_the_disruption_condition_is_refused() -> None:
-    async with wired() as (client, wire, bystander), at_work(client) as harness:
+    async with proxied() as (client, proxy, bystander), at_work(client) as harness:
         pod = await harness.add_pod()
-        wire.plan("PATCH", "/status", answer_with(403))
+        proxy.plan("PATCH", "/status", answer_with(403))
         harness.delete("p", pod.metadata.uid, DeleteCause.RESTART)
 
         async def gone() -> bool:
@@ -268,30 +268,30 @@ async def test_restarted_pod_is_deleted_also_if_the_disruption_condition_is_refu
 
 @pytest.mark.parametrize(("failures", "deleted"), [(4, False), (5, True)])
 async def test_restart_gives_up_on_the_disruption_condition_after_some_failures(failures: int, deleted: bool) -> None:
-    async with wired() as (client, wire, _), at_work(client, in_flight=1) as harness:
+    async with proxied() as (client, proxy, _), at_work(client, in_flight=1) as harness:
         pod = await harness.add_pod()
-        wire.plan("PATCH", "/status", answer_with(500))
+        proxy.plan("PATCH", "/status", answer_with(500))
         harness.delete("p", pod.metadata.uid, DeleteCause.RESTART, failures)
         harness.bind(await harness.add_pod("other"))
         await until(lambda: harness.outcomes)
-        assert wire.count("DELETE") == deleted
+        assert proxy.count("DELETE") == deleted
     assert harness.reported == ([] if deleted else [DeleteFailed(pod.metadata.uid)])
 
 
 @pytest.mark.parametrize("cause", DeleteCause)
 async def test_delete_of_a_deleted_pod_succeeds(cause: DeleteCause) -> None:
-    async with wired() as (client, wire, _), at_work(client, in_flight=1) as harness:
+    async with proxied() as (client, proxy, _), at_work(client, in_flight=1) as harness:
         harness.delete("p", "u", cause)
         pod = await harness.add_pod("other")
         harness.bind(pod)
         await until(lambda: harness.outcomes)
-        assert wire.count("PATCH", "/status") + wire.count("POST", "/eviction") == 1
-        assert not wire.count("DELETE")
+        assert proxy.count("PATCH", "/status") + proxy.count("POST", "/eviction") == 1
+        assert not proxy.count("DELETE")
     assert harness.reported == []
 
 
 async def test_raised_attempt_makes_a_late_bind_fail() -> None:
-    async with wired() as (client, _, _), at_work(client) as harness:
+    async with proxied() as (client, _, _), at_work(client) as harness:
         pod = await harness.add_pod()
         harness.binder.send(RaiseAttempt(pod.metadata.uid, 3))
 
@@ -317,7 +317,7 @@ async def test_raised_attempt_makes_a_late_bind_fail() -> None:
 
 
 async def test_a_late_raise_does_not_lower_the_attempt() -> None:
-    async with wired() as (client, wire, bystander), at_work(client, in_flight=1) as harness:
+    async with proxied() as (client, proxy, bystander), at_work(client, in_flight=1) as harness:
         seen = await harness.add_pod("seen", meta={"annotations": {ATTEMPT: "5"}})
         unseen = await harness.add_pod("unseen")
         await bystander.patch(PODS, "unseen", {"metadata": {"annotations": {ATTEMPT: "7"}}}, "default")
@@ -325,15 +325,15 @@ async def test_a_late_raise_does_not_lower_the_attempt() -> None:
             harness.binder.send(RaiseAttempt(pod.metadata.uid, 5))
         harness.bind(await harness.add_pod("last"))
         await until(lambda: harness.outcomes)
-        assert (wire.count("PATCH", "pods/seen"), wire.count("PATCH", "pods/unseen")) == (0, 1)
+        assert (proxy.count("PATCH", "pods/seen"), proxy.count("PATCH", "pods/unseen")) == (0, 1)
         assert (await harness.read("unseen"))["metadata"]["annotations"][ATTEMPT] == "7"
 
 
-# -- one for all
+# -- concurrency
 
 
 async def test_one_failing_request_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wired() as (client, _, _), at_work(client, in_flight=1) as harness:
+    async with proxied() as (client, _, _), at_work(client, in_flight=1) as harness:
         bad, good = await harness.add_pod("bad"), await harness.add_pod("good")
         harness.broken = "bad"
         monkeypatch.setattr(client, "delete", None)
@@ -394,7 +394,7 @@ async def test_hanging_binds_of_a_namespace_delay_neither_others_nor_its_own_del
 
 
 async def test_binder_has_a_backlog_while_requests_wait_to_be_sent() -> None:
-    async with wired() as (client, _, _):
+    async with proxied() as (client, _, _):
         harness = Harness(client)
         harness.bind(await harness.add_pod())
         before = harness.binder.has_backlog

@@ -1,4 +1,4 @@
-"""How decisions become binding: written down first, swapped in together, told of last."""
+"""The committer: writes intents, swaps them into the Lease, then reports them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gpu_scheduler.scheduler.commit import committer as commit_module
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents
-from tests.unit.k8s.live_api import after, running, wired
+from tests.unit.k8s.live_api import after, proxied, running
 from tests.unit.scheduler.reporting import until
 
 
 class Desk:
-    """A lease and intents that write down what is asked of them; a test may hold swaps back, or fence."""
+    """A commit log and intents that record calls; a test can delay swaps, or fence."""
 
     def __init__(self) -> None:
         self.epoch = 4
@@ -33,8 +33,8 @@ class Desk:
         self.committer = Committer(cast(CommitLog, self), cast(Intents, self), self._hear, lambda: self.busy)
 
     @property
-    def told(self) -> list[int]:
-        return [cast(int, what) for step, what in self.journal if step == "told"]
+    def reported(self) -> list[int]:
+        return [cast(int, what) for step, what in self.journal if step == "reported"]
 
     @property
     def swaps(self) -> list[object]:
@@ -44,11 +44,11 @@ class Desk:
         return [step for step, _ in self.journal]
 
     def _hear(self, event: Committed) -> None:
-        self.journal.append(("told", event.sequence))
+        self.journal.append(("reported", event.sequence))
 
     async def write(self, epoch: int, commit: Commit) -> dict[str, str]:
         assert epoch == self.epoch
-        await asyncio.sleep(0.01 / (1 + commit.sequence))  # later ones are written sooner
+        await asyncio.sleep(0.01 / (1 + commit.sequence))  # later ones are written first
         self.journal.append(("written", commit.sequence))
         return {f"{epoch}-{commit.sequence}-{chunk}": f"u{chunk}" for chunk in range(2)}
 
@@ -84,7 +84,7 @@ def names(*sequences: int) -> list[str]:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is finished waits for ever for a swap that goes out anyway."""
+    """Finished commits wait for another swap without limit."""
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 3600.0)
     monkeypatch.setattr(commit_module, "RELEASE_BATCH", 3)
 
@@ -98,8 +98,8 @@ async def test_commit_is_written_then_swapped_in_then_reported() -> None:
         await asyncio.sleep(0.05)
         assert desk.steps() == ["written", "swapping"]
         desk.may_swap.set()
-        await until(lambda: desk.told)
-    assert desk.journal[2:] == [("swapped", (names(0), [])), ("told", 0)]
+        await until(lambda: desk.reported)
+    assert desk.journal[2:] == [("swapped", (names(0), [])), ("reported", 0)]
 
 
 async def test_commits_that_gather_during_a_swap_go_into_the_next_one_in_order() -> None:
@@ -111,9 +111,9 @@ async def test_commits_that_gather_during_a_swap_go_into_the_next_one_in_order()
         for number in (1, 2, 3):
             desk.committer.commit(a_commit(number))
         desk.may_swap.set()
-        await until(lambda: len(desk.told) == 4)
+        await until(lambda: len(desk.reported) == 4)
     assert desk.swaps == [(names(0), []), (names(1, 2, 3), [])]
-    assert desk.told == [0, 1, 2, 3]
+    assert desk.reported == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("slow")
@@ -121,7 +121,7 @@ async def test_finished_commits_leave_with_the_next_swap_and_are_then_deleted() 
     desk = Desk()
     async with working(desk):
         desk.committer.commit(a_commit(0))
-        await until(lambda: desk.told)
+        await until(lambda: desk.reported)
         desk.committer.release(0)
         await asyncio.sleep(0.05)
         assert len(desk.swaps) == 1
@@ -133,7 +133,7 @@ async def test_finished_commits_leave_with_the_next_swap_and_are_then_deleted() 
         await until(lambda: "deleted" in desk.steps())
     assert desk.swaps[1] == (names(1), names(0))
     assert ("deleted", [("4-0-0", "u0"), ("4-0-1", "u1")]) in desk.journal
-    assert desk.told == [0, 1]
+    assert desk.reported == [0, 1]
 
 
 @pytest.mark.usefixtures("slow")
@@ -142,7 +142,7 @@ async def test_a_batch_of_finished_commits_is_released_at_once() -> None:
     async with working(desk):
         for number in range(3):
             desk.committer.commit(a_commit(number))
-        await until(lambda: len(desk.told) == 3)
+        await until(lambda: len(desk.reported) == 3)
         for number in range(3):
             desk.committer.release(number)
         await until(lambda: len(desk.swaps) == 2)
@@ -155,7 +155,7 @@ async def test_finished_commits_that_grow_to_a_batch_are_released_at_once() -> N
     async with working(desk):
         for number in range(3):
             desk.committer.commit(a_commit(number))
-        await until(lambda: len(desk.told) == 3)
+        await until(lambda: len(desk.reported) == 3)
         for number in range(3):
             desk.committer.release(number)
             await asyncio.sleep(0.05)
@@ -168,7 +168,7 @@ async def test_a_single_finished_commit_is_released_after_a_delay(monkeypatch: p
     desk = Desk()
     async with working(desk):
         desk.committer.commit(a_commit(0))
-        await until(lambda: desk.told)
+        await until(lambda: desk.reported)
         desk.committer.release(0)
         await until(lambda: "deleted" in desk.steps())
     assert desk.swaps[1] == ([], names(0))
@@ -201,21 +201,21 @@ async def test_commits_are_in_the_lease_before_they_are_reported_and_intents_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
-    told: list[int] = []
-    async with wired() as (client, wire, bystander):
+    reported: list[int] = []
+    async with proxied() as (client, proxy, bystander):
         lease = CommitLog(client, Candidate("default", "leader", "a"))
         await lease.acquire()
 
         async def nothing_told() -> None:
             assert len((await bystander.list(PLACEMENTS, "default")).items) == 2
-            assert not told
+            assert not reported
 
-        wire.plan("PUT", "leases/leader", after(nothing_told))
-        committer = Committer(lease, Intents(client, "default"), lambda event: told.append(event.sequence))
+        proxy.plan("PUT", "leases/leader", after(nothing_told))
+        committer = Committer(lease, Intents(client, "default"), lambda event: reported.append(event.sequence))
         committer.commit(a_commit(0))
         committer.commit(a_commit(1))
         async with running(committer.run()):
-            await until(lambda: len(told) == 2)
+            await until(lambda: len(reported) == 2)
             assert lease.committed.keys() == {"1-0-0", "1-1-0"}
             committer.release(0)
 
@@ -235,7 +235,7 @@ async def test_void_intents_are_deleted_only_when_no_binds_wait(how: str, monkey
     desk.busy = True
     async with working(desk):
         desk.committer.commit(a_commit(1))
-        await until(lambda: desk.told == [1])
+        await until(lambda: desk.reported == [1])
         desk.committer.release(1)
         await until(lambda: len(desk.swaps) == 2)
         await asyncio.sleep(0.15)

@@ -1,4 +1,4 @@
-"""Pods and nodes as the core sees them."""
+"""Decoding of pods and nodes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_pod_of_another_scheduler_counts_as_usage_only() -> None:
 def test_static_pods_and_bound_daemon_pods_are_permanent() -> None:
     assert decode(pod(nodeName="n", annotations={"kubernetes.io/config.mirror": "x"})).permanent
     assert decode(pod(nodeName="n", meta=owned_by("DaemonSet"))).permanent
-    # Until then it is placed like any other.
+    # Until it is bound, it is placed like any other pod.
     assert not decode(pod(meta=owned_by("DaemonSet"))).permanent
     assert not decode(pod(nodeName="n", meta=owned_by("Job"))).permanent
 
@@ -229,7 +229,7 @@ def test_a_node_with_too_many_gpus_fits_the_table() -> None:
     Cluster().put_node(found)
 
 
-# -- nothing that an API server could hold raises
+# -- no object of an API server makes decoding raise
 
 TEXT = st.text(max_size=6)
 WORDS = st.dictionaries(

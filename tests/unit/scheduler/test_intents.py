@@ -1,4 +1,4 @@
-"""Decisions as they are written down, read back and cleared away."""
+"""Intents: writing, reading and deleting Placements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.k8s.resources import Resource
 from gpu_scheduler.scheduler.commit import intents as intents_module
 from gpu_scheduler.scheduler.commit.intents import BindEntry, Intents, MissingIntentError
-from tests.unit.k8s.live_api import answer_with, live_server, lose_answer, lose_request, wired
+from tests.unit.k8s.live_api import answer_with, live_server, lose_request, lose_response, proxied
 
 HERE = "default"
 
@@ -53,15 +53,15 @@ async def test_commit_is_written_under_the_leaders_epoch_and_read_back() -> None
 
 async def test_ten_thousand_binds_are_written_in_chunks_an_api_server_accepts() -> None:
     commit = Commit(0, tuple(bind(i) for i in range(10_000)), tuple(delete(i) for i in range(100)))
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         async with asyncio.timeout(60):
             written = await Intents(client, HERE).write(12, commit)
-        sizes = [sent.size for sent in wire.sent]
+        sizes = [sent.size for sent in proxy.sent]
         assert list(written) == [f"12-0-{chunk}" for chunk in range(len(sizes))]
-        assert max(sizes) <= 512 * 1024 + 500  # the entries, and a name around them
+        assert max(sizes) <= 512 * 1024 + 500  # the entries and the metadata
         assert len(sizes) == -(-sum(sizes) // (512 * 1024))
-        assert {body["spec"]["chunks"] for body in wire.bodies("POST")} == {len(sizes)}
-        assert sum(body["spec"]["size"] for body in wire.bodies("POST")) == 10_100
+        assert {body["spec"]["chunks"] for body in proxy.bodies("POST")} == {len(sizes)}
+        assert sum(body["spec"]["size"] for body in proxy.bodies("POST")) == 10_100
         backwards = dict(reversed(written.items()))
         assert await Intents(bystander, HERE).read(backwards) == (commit,)
 
@@ -78,7 +78,7 @@ async def test_commits_are_read_in_the_order_of_their_sequence() -> None:
 
 
 class Shelf:
-    """Keeps what is created, as a client would."""
+    """A client that stores created objects."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Json] = {}
@@ -118,20 +118,20 @@ def test_every_commit_is_read_as_it_was_written_with_any_chunk_size(commit: Comm
 
 
 @pytest.mark.parametrize(
-    "act", [lose_answer, lose_request, answer_with(500)], ids=["answer lost", "request lost", "error"]
+    "act", [lose_response, lose_request, answer_with(500)], ids=["response lost", "request lost", "error"]
 )
 async def test_chunk_is_written_once_although_requests_or_responses_are_lost(act: Any) -> None:
     commit = Commit(0, (bind(1),))
-    async with wired() as (client, wire, bystander):
-        wire.plan("POST", "/placements", act)
+    async with proxied() as (client, proxy, bystander):
+        proxy.plan("POST", "/placements", act)
         written = await Intents(client, HERE).write(1, commit)
         assert await names(bystander) == ["1-0-0"]
         assert await Intents(bystander, HERE).read(written) == (commit,)
-        assert wire.count("POST") == 2
+        assert proxy.count("POST") == 2
 
 
 async def test_leftover_placement_of_the_same_name_is_replaced() -> None:
-    """Epochs begin anew when someone forces the Lease away; then names come a second time."""
+    """Epochs start again after a forced deletion of the Lease, so names are used a second time."""
     old, new = Commit(0, (bind(1),)), Commit(0, (bind(2),))
     async with live_server() as (client, _):
         intents = Intents(client, HERE)
@@ -152,7 +152,7 @@ async def test_missing_committed_intent_is_an_error(replaced: bool) -> None:
             await intents.read(written)
 
 
-# -- clearing away
+# -- deleting
 
 
 async def test_deleted_placement_stays_until_its_commit_is_finished() -> None:
@@ -169,7 +169,7 @@ async def test_deleted_placement_stays_until_its_commit_is_finished() -> None:
 async def test_delete_affects_only_the_placement_with_the_uid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 3)
     monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         intents = Intents(client, HERE)
         written = await intents.write(1, Commit(0, (bind(1),)))
         other = await intents.write(1, Commit(1, (bind(2),)))
@@ -178,7 +178,7 @@ async def test_delete_affects_only_the_placement_with_the_uid(monkeypatch: pytes
         found = await bystander.get(PLACEMENTS, "1-0-0", HERE)
         assert found["metadata"]["finalizers"] == [FINALIZER]
         for method, act in (("PATCH", answer_with(500)), ("DELETE", lose_request)):
-            wire.plan(method, "1-0-0", act)
+            proxy.plan(method, "1-0-0", act)
         await intents.delete(written)
         assert await names(bystander) == []
 
@@ -189,10 +189,10 @@ async def test_delete_is_retried_after_a_conflict_of_the_server_with_itself(
 ) -> None:
     monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 3)
     monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         intents = Intents(client, HERE)
         written = await intents.write(1, Commit(0, (bind(1),)))
-        wire.plan(method, "1-0-0", answer_with(409))
+        proxy.plan(method, "1-0-0", answer_with(409))
         await intents.delete(written)
         assert await names(bystander) == []
 
@@ -200,11 +200,11 @@ async def test_delete_is_retried_after_a_conflict_of_the_server_with_itself(
 async def test_failed_deletion_is_repeated_by_the_next_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intents_module, "DELETE_ATTEMPTS", 1)
     monkeypatch.setattr(intents_module, "DELETE_BACKOFF", 0.01)
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         intents = Intents(client, HERE)
         written = await intents.write(1, Commit(0, (bind(1),)))
         kept = await intents.write(1, Commit(1, (bind(2),)))
-        wire.plan("PATCH", "1-0-0", answer_with(500))
+        proxy.plan("PATCH", "1-0-0", answer_with(500))
         await intents.delete(written)
         assert await names(bystander) == ["1-0-0", "1-1-0"]
         await intents.delete_void(1, kept)

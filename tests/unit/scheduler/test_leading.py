@@ -1,4 +1,4 @@
-"""Replicas of the scheduler in one process: how they begin to lead, survive the API server's faults, and stop."""
+"""Replicas of the scheduler: taking over, API errors, and stopping."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_scheduler.k8s.resources import LEASES
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease, CommitLog
 from gpu_scheduler.scheduler.scheduler import Clients, Scheduler
 from gpu_scheduler.scheduler.settings import Settings
-from tests.unit.k8s.live_api import Wire, live_server, running
+from tests.unit.k8s.live_api import Proxy, live_server, running
 from tests.unit.k8s.scripted_api import client_of, refuse
 from tests.unit.scheduler.reporting import until
 
@@ -32,24 +32,24 @@ async def replica(client: Client, **changes: Any) -> AsyncIterator[tuple[Schedul
         yield scheduler, work
 
 
-# -- beginning
+# -- taking over
 
 
 @pytest.mark.parametrize(
     "path",
     ["/api/v1/namespaces", "/apis/gpu-scheduler.io/v1alpha1/namespaces/default/placements"],
-    ids=["catching up", "clearing up"],
+    ids=["catching up", "deleting void placements"],
 )
 async def test_leader_survives_api_errors_while_it_takes_over(path: str) -> None:
     async with live_server() as (_, server):
-        wire, failures = Wire(server), 0
+        proxy, failures = Proxy(server), 0
 
         async def answer(request: web.Request) -> web.StreamResponse:
             nonlocal failures
-            if request.path == path and "watch" not in request.query and wire.count("PUT", "/leases") and failures < 8:
+            if request.path == path and "watch" not in request.query and proxy.count("PUT", "/leases") and failures < 8:
                 failures += 1
                 return refuse(500)
-            return await wire(request)
+            return await proxy(request)
 
         async with client_of(answer) as client, replica(client) as (scheduler, work):
             await until(lambda: (failures == 8 and scheduler._engine.state.leading) or work.done())
@@ -61,10 +61,10 @@ async def test_leader_survives_api_errors_while_it_takes_over(path: str) -> None
 
 async def test_leader_stops_soon_although_the_api_server_is_down() -> None:
     async with live_server() as (_, server):
-        wire, gone = Wire(server), False
+        proxy, gone = Proxy(server), False
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            return refuse(500) if gone else await wire(request)
+            return refuse(500) if gone else await proxy(request)
 
         async with client_of(answer) as client:
             lease = CommitLog(client, Candidate("default", "leader", "a"))

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus."""
+"""Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def busy_engine() -> Engine:
 
 
 def read(metrics: SchedulerMetrics) -> Mapping[tuple[str, ...], float]:
-    """Every sample, by its name and the values of its labels, which are in alphabetical order."""
+    """All samples by name and label values, in alphabetical order of the labels."""
     found = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:
@@ -114,5 +114,5 @@ def test_cost_of_a_scrape_is_small_per_gang_and_zero_per_node() -> None:
         for i in range(gangs):
             submit(engine, f"g{i}", 1)
         costs.append(effort_of(metrics.text))
-    assert costs[1] < costs[0] + 800  # not so much as a line for each
+    assert costs[1] < costs[0] + 800  # less than a line for each
     assert costs[2] - costs[1] < 20 * 1000

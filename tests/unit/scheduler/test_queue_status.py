@@ -16,7 +16,7 @@ from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status import queue_status
 from gpu_scheduler.scheduler.status.queue_status import count_use, report_queues
 from tests.unit.core.world import GPU, a_key, a_pod, a_world, shape_of
-from tests.unit.k8s.live_api import answer_with, running, wired
+from tests.unit.k8s.live_api import answer_with, proxied, running
 from tests.unit.k8s.scripted_api import written
 from tests.unit.scheduler.reporting import until
 
@@ -78,14 +78,14 @@ def test_queues_are_counted_apart_with_what_their_pods_use() -> None:
 
 async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_status, "STATUS_PERIOD", 0.02)
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         book = QueueRegistry()
         for name in ("blue", "default"):
             made = await bystander.create(QUEUES, written(QUEUES, name, spec={}), type=RawObject)
             book.see(QUEUES, made)
         engine = engine_with(("blue", Phase.WAITING), ("blue", Phase.RUNNING), ("", Phase.RUNNING))
         engine.state.quota.charge([a_pod("a", shape_of(2))], "blue")
-        wire.plan("PATCH", "queues/blue", answer_with(500))
+        proxy.plan("PATCH", "queues/blue", answer_with(500))
 
         async def status(name: str) -> Json:
             found: Json = (await bystander.get(QUEUES, name)).get("status", {})
@@ -102,9 +102,9 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
             for name in ("blue", "default"):
                 book.see(QUEUES, await bystander.get(QUEUES, name, type=RawObject))
             await asyncio.sleep(0.05)
-            before = wire.count("PATCH")
+            before = proxy.count("PATCH")
             await asyncio.sleep(0.1)
-            assert wire.count("PATCH") == before
+            assert proxy.count("PATCH") == before
             engine.state.quota.refund("a")
             engine.state.records.clear()
 

@@ -1,4 +1,4 @@
-"""Pods that are resized where they run hold the most of what they ask for, were given and still use."""
+"""In-place resize: pods count with the largest of requested, allocated and actual resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.gangs.pods import GPU, container, decode, pod
 
 
 def given(name: str = "main", allocated: Json | None = None, **requests: str) -> Json:
-    """A container's status, with what the kubelet has given it."""
+    """A container status with the resources that the kubelet has given it."""
     return {"name": name, "resources": {"requests": requests}, "allocatedResources": allocated or requests}
 
 
@@ -26,15 +26,17 @@ def pending(reason: str) -> list[Json]:
 @pytest.mark.parametrize(
     ("status", "cpu"),
     [
-        pytest.param({}, 2000, id="the kubelet has said nothing yet"),
-        pytest.param({"containerStatuses": [{"name": "main"}]}, 2000, id="nothing of resources"),
+        pytest.param({}, 2000, id="no status yet"),
+        pytest.param({"containerStatuses": [{"name": "main"}]}, 2000, id="status without resources"),
         pytest.param({"containerStatuses": [given(cpu="2")]}, 2000, id="no resize"),
         pytest.param({"containerStatuses": [given(cpu="3")]}, 3000, id="not smaller yet"),
         pytest.param({"containerStatuses": [given(cpu="3", allocated={"cpu": "2"})]}, 3000, id="still used"),
-        pytest.param({"containerStatuses": [given(cpu="2", allocated={"cpu": "3"})]}, 3000, id="still given"),
+        pytest.param({"containerStatuses": [given(cpu="2", allocated={"cpu": "3"})]}, 3000, id="still allocated"),
         pytest.param({"containerStatuses": [given(cpu="1")]}, 2000, id="not larger yet"),
-        pytest.param({"containerStatuses": [given(cpu="1")], "conditions": pending("Deferred")}, 2000, id="later"),
-        pytest.param({"containerStatuses": [given(cpu="1")], "conditions": pending("Infeasible")}, 1000, id="never"),
+        pytest.param({"containerStatuses": [given(cpu="1")], "conditions": pending("Deferred")}, 2000, id="deferred"),
+        pytest.param(
+            {"containerStatuses": [given(cpu="1")], "conditions": pending("Infeasible")}, 1000, id="infeasible"
+        ),
         pytest.param({"containerStatuses": [given("other", cpu="9")]}, 2000, id="another container"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The live scheduler as a whole, against the local API."""
+"""The whole scheduler against the local API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_scheduler.scheduler.commit.commit_log import CommitLease, CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.scheduler import SteadyClock, run_scheduler
 from gpu_scheduler.scheduler.settings import Settings
-from tests.unit.k8s.live_api import after, answer_with, gpu_node, gpu_pod, running, wired
+from tests.unit.k8s.live_api import after, answer_with, gpu_node, gpu_pod, proxied, running
 from tests.unit.scheduler.reporting import until
 
 
@@ -38,7 +38,7 @@ def settings(**more: Any) -> Settings:
 
 
 class Running:
-    """A scheduler that can be told to stop."""
+    """A scheduler that can be stopped."""
 
     def __init__(self, client: Client, chosen: Settings) -> None:
         self.stop = asyncio.Event()
@@ -47,7 +47,7 @@ class Running:
         self.work = run_scheduler(client.connection, chosen, self.stop, self.compare)
 
     async def ask(self, path: str) -> tuple[int, str]:
-        """What the scheduler answers over HTTP; 0 before it listens."""
+        """The HTTP status of a health endpoint; 0 before the scheduler listens."""
         try:
             async with aiohttp.request("GET", f"http://{self.settings.listen}{path}") as answer:
                 return answer.status, await answer.text()
@@ -72,7 +72,7 @@ async def read_lease(client: Client) -> CommitLease:
 
 
 class Times:
-    """Both clocks of a machine."""
+    """The wall clock and the monotonic clock of a machine."""
 
     def __init__(self) -> None:
         self.wall, self.passed = 1_700_000_000.0, 50.0
@@ -95,7 +95,7 @@ def test_steady_clock_ignores_jumps_of_the_wall_clock(monkeypatch: pytest.Monkey
 
 
 async def test_pods_are_bound_with_their_devices_and_no_commit_stays_open() -> None:
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         await bystander.create(NODES, gpu_node("n0", 4))
         scheduler = Running(client, settings())
         async with running(scheduler.work) as work:
@@ -115,14 +115,14 @@ async def test_pods_are_bound_with_their_devices_and_no_commit_stays_open() -> N
             await work
         found = await read_lease(bystander)
         assert (found.spec.holder_identity, found.epoch, found.serves) == ("", 1, ("gpu-scheduler",))
-        first_bind = next(i for i, sent in enumerate(wire.sent) if sent.path.endswith("/binding"))
-        assert any(sent.path.endswith("/placements") for sent in wire.sent[:first_bind])
+        first_bind = next(i for i, sent in enumerate(proxy.sent) if sent.path.endswith("/binding"))
+        assert any(sent.path.endswith("/placements") for sent in proxy.sent[:first_bind])
 
 
 async def test_scheduler_is_ready_once_its_caches_are_synced() -> None:
-    async with wired() as (client, wire, _):
+    async with proxied() as (client, proxy, _):
         may_list = asyncio.Event()
-        wire.plan("GET", "/api/v1/pods", after(may_list.wait))
+        proxy.plan("GET", "/api/v1/pods", after(may_list.wait))
         scheduler = Running(client, settings())
 
         async def healthy() -> bool:
@@ -133,29 +133,29 @@ async def test_scheduler_is_ready_once_its_caches_are_synced() -> None:
 
         async with running(scheduler.work):
             await until(healthy)
-            await until(lambda: wire.count("GET", "/api/v1/pods"))
+            await until(lambda: proxy.count("GET", "/api/v1/pods"))
             assert await scheduler.ask("/readyz") == (503, "not ready")
-            assert not wire.count("POST", "/binding")
+            assert not proxy.count("POST", "/binding")
             may_list.set()
             await until(ready)
             assert "gpu_scheduler" in (await scheduler.ask("/metrics"))[1]
 
 
 async def test_next_leader_carries_out_what_was_committed_before_a_stop() -> None:
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         await bystander.create(NODES, gpu_node("n0", 4))
         await bystander.create(PODS, gpu_pod("p"), "default")
-        wire.plan("POST", "/binding", after(asyncio.Event().wait))
+        proxy.plan("POST", "/binding", after(asyncio.Event().wait))
         first = Running(client, settings())
         async with running(first.work) as work:
-            await until(lambda: wire.count("POST", "/binding"))
+            await until(lambda: proxy.count("POST", "/binding"))
             first.stop.set()
             async with asyncio.timeout(5):
                 await work
         left = await read_lease(bystander)
         assert (left.spec.holder_identity, list(left.committed)) == ("", ["1-0-0"])
         assert not await node_of(bystander, "p")
-        # Another node would suit as well; a promise is a promise.
+        # Another node would fit as well, but the committed one is used.
         await bystander.create(NODES, gpu_node("a-better-one", 1))
         second = Running(client, settings(identity="b"))
         async with running(second.work):
@@ -169,7 +169,7 @@ async def test_next_leader_carries_out_what_was_committed_before_a_stop() -> Non
 
 
 async def test_fenced_leader_sends_nothing_more_and_competes_for_the_lease_again() -> None:
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         await bystander.create(NODES, gpu_node("n0", 4))
         scheduler = Running(client, settings())
 
@@ -187,19 +187,19 @@ async def test_fenced_leader_sends_nothing_more_and_competes_for_the_lease_again
                 return "gpu_scheduler_fences_total 1.0" in (await scheduler.ask("/metrics"))[1]
 
             await until(fenced)
-            before = wire.count("POST"), wire.count("GET", "leases/leader")
+            before = proxy.count("POST"), proxy.count("GET", "leases/leader")
             await bystander.create(PODS, gpu_pod("p1"), "default")
-            await until(lambda: wire.count("GET", "leases/leader") >= before[1] + 3)
-            assert wire.count("POST") == before[0]
+            await until(lambda: proxy.count("GET", "leases/leader") >= before[1] + 3)
+            assert proxy.count("POST") == before[0]
             await bystander.patch(LEASES, "leader", {"spec": {"holderIdentity": ""}}, "default")
             await until(lambda: leads(2))
             await until(bound(bystander, "p1"))
-            promised = [bind["name"] for body in wire.bodies("POST", "/placements") for bind in body["spec"]["binds"]]
+            promised = [bind["name"] for body in proxy.bodies("POST", "/placements") for bind in body["spec"]["binds"]]
             assert promised == ["p0", "p1"]
 
 
 async def test_missing_committed_intent_ends_the_scheduler() -> None:
-    async with wired() as (client, _, bystander):
+    async with proxied() as (client, _, bystander):
         lease = CommitLog(bystander, Candidate("default", "leader", "before", duration=1.0))
         await lease.acquire()
         await lease.swap({"1-0-0": "lost"}, ())
@@ -212,7 +212,7 @@ async def test_missing_committed_intent_ends_the_scheduler() -> None:
 
 
 async def test_intent_that_a_later_leader_has_finished_is_not_reported_as_deleted() -> None:
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         before = CommitLog(bystander, Candidate("default", "leader", "before"))
         await before.acquire()
         intents = Intents(bystander, "default")
@@ -222,14 +222,14 @@ async def test_intent_that_a_later_leader_has_finished_is_not_reported_as_delete
         after_us = CommitLog(bystander, Candidate("default", "leader", "after us"))
 
         async def lead_on() -> None:
-            """We were slow, so another leads, finds the promise kept, and clears it away."""
+            """Another replica leads meanwhile, finds the commit finished and deletes its intent."""
             await bystander.patch(LEASES, "leader", {"spec": {"holderIdentity": ""}}, "default")
             await after_us.acquire()
             await after_us.swap({}, written)
             await intents.delete(written)
 
-        wire.plan("GET", "placements/1-0-0", after(lead_on))
-        scheduler = Running(client, settings(renew=60.0))  # nothing else tells it that it leads no more
+        proxy.plan("GET", "placements/1-0-0", after(lead_on))
+        scheduler = Running(client, settings(renew=60.0))  # nothing else shows it that it no longer leads
         async with running(scheduler.work) as work:
 
             async def fenced() -> bool:
@@ -246,7 +246,7 @@ async def test_intent_that_a_later_leader_has_finished_is_not_reported_as_delete
 
 
 async def test_scheduler_takes_over_once_the_api_recovers() -> None:
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         lease = CommitLog(bystander, Candidate("default", "leader", "before", duration=1.0))
         await lease.acquire()
         await bystander.create(NODES, gpu_node("n0", 4))
@@ -254,7 +254,7 @@ async def test_scheduler_takes_over_once_the_api_recovers() -> None:
         commit = Commit(0, (Bind(pod.metadata.uid, "default", "p", 0, "n0", (2,)),))
         await lease.swap(await Intents(bystander, "default").write(1, commit), ())
         await lease.release()
-        wire.plan("GET", "placements/1-0-0", *[answer_with(503)] * 5)
+        proxy.plan("GET", "placements/1-0-0", *[answer_with(503)] * 5)
         async with running(Running(client, settings()).work):
             await until(bound(bystander, "p"))
         found: Json = await bystander.get(PODS, "p", "default")
@@ -262,14 +262,14 @@ async def test_scheduler_takes_over_once_the_api_recovers() -> None:
 
 
 async def test_standby_decides_nothing_until_it_leads() -> None:
-    async with wired() as (client, wire, bystander):
+    async with proxied() as (client, proxy, bystander):
         leader = CommitLog(bystander, Candidate("default", "leader", "b", duration=5.0, renew=0.05))
         await leader.acquire()
         await bystander.create(NODES, gpu_node("n0", 4))
         await bystander.create(PODS, gpu_pod("p"), "default")
         async with running(Running(client, settings()).work):
             async with running(leader.keep_renewed()):
-                await until(lambda: wire.count("GET", "leases/leader") >= 5)
-                assert {sent.method for sent in wire.sent} == {"GET"}
+                await until(lambda: proxy.count("GET", "leases/leader") >= 5)
+                assert {sent.method for sent in proxy.sent} == {"GET"}
             await leader.release()
             await until(bound(bystander, "p"))

@@ -1,4 +1,4 @@
-"""The comparer finds what is remembered wrongly, and nothing else."""
+"""The self-check finds every planted difference, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
 from tests.embedded_kube.servers import ApiClient
-from tests.unit.k8s.live_api import Wire, after, gpu_node, gpu_pod, running, wired
+from tests.unit.k8s.live_api import Proxy, after, gpu_node, gpu_pod, proxied, running
 
 
 class Watched:
-    """An engine that takes in all that a feed tells, at once."""
+    """An engine that handles all events of a watcher at once."""
 
-    def __init__(self, client: Client, wire: Wire, direct: Client) -> None:
+    def __init__(self, client: Client, proxy: Proxy, direct: Client) -> None:
         self.client = direct
-        self.wire = wire
+        self.proxy = proxy
         self._asking = client
         self.engine = Engine()
-        self.feed = ClusterWatcher(direct, Settings(), self._take_in)
+        self.watcher = ClusterWatcher(direct, Settings(), self._handle_events)
 
     @property
     def state(self) -> State:
@@ -40,10 +40,10 @@ class Watched:
 
     @property
     def server(self) -> ApiClient:
-        return self.wire.server
+        return self.proxy.server
 
-    def _take_in(self) -> None:
-        for event in self.feed.take_events():
+    def _handle_events(self) -> None:
+        for event in self.watcher.take_events():
             self.engine.handle(event, 0.0)
 
     async def create_pod(self, name: str, node: str = "", gpus: int = 1) -> str:
@@ -53,19 +53,19 @@ class Watched:
         return made.metadata.uid
 
     async def compare(self) -> list[str]:
-        await self.feed.catch_up()
+        await self.watcher.catch_up()
         async with asyncio.timeout(60):
-            return await compare(self._asking, self.feed, self.engine)
+            return await compare(self._asking, self.watcher, self.engine)
 
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[Watched]:
-    async with wired() as (client, wire, direct):
-        made = Watched(client, wire, direct)
+    async with proxied() as (client, proxy, direct):
+        made = Watched(client, proxy, direct)
         for name in ("n0", "n1"):
             await direct.create(NODES, gpu_node(name))
-        async with running(made.feed.run()):
-            await made.feed.wait_synced()
+        async with running(made.watcher.run()):
+            await made.watcher.wait_synced()
             yield made
 
 
@@ -86,7 +86,7 @@ async def test_correct_caches_show_no_difference() -> None:
 async def test_open_decisions_are_no_difference() -> None:
     async with watched() as here:
         await here.create_pod("a")
-        await here.feed.catch_up()
+        await here.watcher.catch_up()
         here.engine.handle(TookOver(), 0.0)
         decided = [effect for effect in here.engine.run_cycle(1.0) if isinstance(effect, Commit)]
         (sent,) = here.engine.handle(Committed(decided[0].sequence), 1.0)
@@ -157,16 +157,16 @@ async def test_objects_that_change_during_the_comparison_are_skipped() -> None:
             await here.client.delete(PODS, "b", "default", grace=0)
             await here.client.create(NODES, gpu_node("late"))
             await here.client.delete(NODES, "n1")
-            await here.feed.catch_up()
+            await here.watcher.catch_up()
 
         for path in ("/api/v1/nodes", "/api/v1/pods"):
-            here.wire.plan("GET", path, _then(change_everything))
+            here.proxy.plan("GET", path, _then(change_everything))
             assert await here.compare() == []
             await here.client.delete(PODS, "late", "default", grace=0)
             await here.client.delete(NODES, "late")
             await here.create_pod("b", "n0")
             await here.client.create(NODES, gpu_node("n1"))
-        here.wire.plan("GET", "/api/v1/nodes", after(change_everything))
+        here.proxy.plan("GET", "/api/v1/nodes", after(change_everything))
         assert await here.compare() == []
 
 

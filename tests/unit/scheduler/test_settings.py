@@ -1,4 +1,4 @@
-"""The configuration file, and flags on top of it."""
+"""Settings from the configuration file and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at a cluster: what is seen, what would be decided, and that nothing is written."""
+"""Snapshots of a cluster: contents, dry run, and no writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.snapshot import ClusterSnapshot, take_snapshot
-from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, wired
+from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, proxied
 from tests.unit.k8s.scripted_api import written
 from tests.unit.scheduler.reporting import DIALECT, GROUPS, group_kind
 
@@ -42,20 +42,20 @@ def phase(view: ClusterSnapshot) -> Phase:
 
 
 async def test_snapshot_shows_the_next_decisions_and_writes_nothing() -> None:
-    async with wired(group_kind()) as (client, wire, bystander):
+    async with proxied(group_kind()) as (client, proxy, bystander):
         uids = await fill(bystander)
         await bystander.create(QUEUES, written(QUEUES, "blue", spec={"weight": 3}))
         view = await take_snapshot(client, SETTINGS)
-        assert {sent.method for sent in wire.sent} == {"GET"}
+        assert {sent.method for sent in proxy.sent} == {"GET"}
     assert phase(view) is Phase.COMMITTING
     assert (set(view.nodes), set(view.pods)) == ({"n0"}, set(uids))
     assert (view.lease, view.served.has(GROUPS)) == (None, True)
-    assert {pod.metadata.name for pod in view.book.members_of(KEY)} == {"p0", "p1"}
+    assert {pod.metadata.name for pod in view.registry.members_of(KEY)} == {"p0", "p1"}
     assert view.engine.state.quota.queues["blue"].weight == 3
 
 
 async def test_gang_that_does_not_fit_is_explained() -> None:
-    async with wired(group_kind()) as (client, _, bystander):
+    async with proxied(group_kind()) as (client, _, bystander):
         await fill(bystander, 5)
         view = await take_snapshot(client, SETTINGS)
     told = view.engine.report(KEY, view.now)
@@ -66,7 +66,7 @@ async def test_gang_that_does_not_fit_is_explained() -> None:
 
 
 async def test_snapshot_shows_the_leader_and_counts_its_committed_binds() -> None:
-    async with wired(group_kind()) as (client, _, bystander):
+    async with proxied(group_kind()) as (client, _, bystander):
         uids = await fill(bystander)
         await bystander.create(NODES, gpu_node("n1", 4))
         lease = CommitLog(bystander, Candidate("default", "leader", "a"), ("gpu-scheduler",))
@@ -82,13 +82,13 @@ async def test_snapshot_shows_the_leader_and_counts_its_committed_binds() -> Non
         assert phase(view) is Phase.BINDING
         used = view.engine.state.cluster.usage
         assert [(used[uid].node, used[uid].devices) for uid in uids] == [("n1", (3,)), ("n1", (2,))]
-        await intents.delete(written)  # over, between the look at the Lease and that at its promises
+        await intents.delete(written)  # finished between reading the Lease and reading its intents
         assert phase(await take_snapshot(client, SETTINGS)) is Phase.COMMITTING
 
 
 @pytest.mark.parametrize(("serves", "ours"), [(("other",), True), ((), False)])
 async def test_snapshot_uses_the_scheduler_names_of_the_leader(serves: tuple[str, ...], ours: bool) -> None:
-    async with wired(group_kind()) as (client, _, bystander):
+    async with proxied(group_kind()) as (client, _, bystander):
         await fill(bystander, schedulerName="other")
         await CommitLog(bystander, Candidate("default", "leader", "a"), serves).acquire()
         view = await take_snapshot(client, SETTINGS)
@@ -96,15 +96,15 @@ async def test_snapshot_uses_the_scheduler_names_of_the_leader(serves: tuple[str
 
 
 async def test_forbidden_kinds_are_skipped_unless_they_are_required() -> None:
-    async with wired(group_kind()) as (client, wire, bystander):
+    async with proxied(group_kind()) as (client, proxy, bystander):
         await fill(bystander)
         for part in ("/queues", "/leases", "/persistentvolumes", "/namespaces"):
-            wire.plan("GET", part, answer_with(403))
+            proxy.plan("GET", part, answer_with(403))
         view = await take_snapshot(client, SETTINGS)
         assert (phase(view), view.lease) == (Phase.COMMITTING, None)
-        wire.drop_plans()
+        proxy.drop_plans()
         for part in ("/pods", "/nodes"):
-            wire.plan("GET", part, answer_with(403))
+            proxy.plan("GET", part, answer_with(403))
             with pytest.raises(Refused):
                 await take_snapshot(client, SETTINGS)
-            wire.drop_plans()
+            proxy.drop_plans()

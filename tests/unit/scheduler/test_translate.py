@@ -1,4 +1,4 @@
-"""Which events come of which change: an object concerns pods that did not change themselves."""
+"""The translator: events of each change, also for pods that did not change themselves."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_pods_are_added_changed_and_deleted_and_events_are_taken_once() -> None:
 @pytest.mark.parametrize(
     ("last", "maybe"),
     [(pod("a"), False), (pod("a", nodeName="n0"), True), (None, True)],
-    ids=["told that it had no node", "told that it had one", "only seen to be gone"],
+    ids=["last state without node", "last state with node", "last state unknown"],
 )
 def test_a_deleted_pod_may_have_been_bound_unless_its_last_state_is_known(last: PodObject | None, maybe: bool) -> None:
     see = translator()

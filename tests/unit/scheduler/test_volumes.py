@@ -1,4 +1,4 @@
-"""VolumeClaims: where they let a pod go, and what they make it wait for."""
+"""Volume constraints: node terms and gates of a pod's claims."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def storage_class(name: str = "fast", waits: bool = True, **fields: Any) -> Stor
 
 
 def user(*claims: str, **fields: Any) -> PodObject:
-    """A pod that uses claims, among the volumes that every pod has."""
+    """A pod that uses claims beside the usual volumes."""
     token = {"name": "token", "projected": {"sources": []}}
     mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
     return pod(volumes=[token, *mounted, *fields.pop("volumes", [])], **fields)
@@ -111,7 +111,7 @@ def test_selected_node_and_allowed_topologies_both_apply() -> None:
         pytest.param({OLD_ZONE: "b"}, "zone-b old-b unzoned", id="the old label, also on nodes with the new one"),
         pytest.param({ZONE: "b"}, "zone-b unzoned", id="the new label, not on nodes with the old one"),
         pytest.param({ZONE: "a", REGION: "west"}, "unzoned", id="zone and region together"),
-        pytest.param({ZONE: "a__"}, "zone-a zone-b old-b unzoned", id="no list of zones"),
+        pytest.param({ZONE: "a__"}, "zone-a zone-b old-b unzoned", id="invalid list of zones"),
     ],
 )
 def test_zone_labels_of_a_volume_apply(labels: Json, accepted: str) -> None:

@@ -1,4 +1,4 @@
-"""The watched cluster: in which order it is read, what comes and goes later, and when everything has been seen."""
+"""The cluster watcher: order of lists, kinds that are installed later, and syncing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpu_scheduler.scheduler import watcher as watcher_module
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
 from tests.embedded_kube.servers import ApiClient
-from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, live_server, running, wired
+from tests.unit.k8s.live_api import answer_with, gpu_node, gpu_pod, live_server, proxied, running
 from tests.unit.k8s.scripted_api import client_of, listing, written
 from tests.unit.scheduler.reporting import DIALECT, GROUPS, group_kind, until
 
@@ -36,7 +36,7 @@ def _discover_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Watched:
-    """A watcher at work, and all that it told."""
+    """A cluster watcher and its events."""
 
     def __init__(self, client: Client, server: ApiClient) -> None:
         self.client = client
@@ -49,7 +49,7 @@ class Watched:
         self.wakes += 1
 
     def take(self) -> list[Event]:
-        """Every event so far."""
+        """All events so far."""
         self.events += self.watcher.take_events()
         return self.events
 
@@ -85,7 +85,7 @@ async def test_pods_are_listed_last_and_then_everything_is_watched() -> None:
             assert watched.wakes
             names = [type(event).__name__ for event in watched.take()]
             assert sorted(names) == ["GangSeen", "NodeSeen", "PodSeen", "QueueSeen"]
-            assert names[-1] == "PodSeen"  # and it is known by then where it belongs
+            assert names[-1] == "PodSeen"  # and its membership is known by then
             (pod,) = [event.pod for event in watched.events if isinstance(event, PodSeen)]
             assert pod.gang == KEY
             wakes = watched.wakes
@@ -150,26 +150,26 @@ async def test_queues_of_a_removed_kind_are_deleted() -> None:
 
 
 async def test_gangs_of_a_forbidden_kind_wait_and_all_others_go_on() -> None:
-    async with wired(group_kind()) as (client, wire, bystander):
-        watched = Watched(client, wire.server)
-        wire.plan("GET", "podgroups", *[answer_with(403)] * 1000)
+    async with proxied(group_kind()) as (client, proxy, bystander):
+        watched = Watched(client, proxy.server)
+        proxy.plan("GET", "podgroups", *[answer_with(403)] * 1000)
         await bystander.create(GROUPS, written(GROUPS, "train", spec={"minMember": 2}), "default")
         await bystander.create(PODS, gpu_pod("a", meta=dict(MEMBER)), "default")
         async with running(watched.watcher.run()):
             await watched.watcher.wait_synced()
             assert [type(event).__name__ for event in watched.take()] == ["PodSeen"]
-            wire.drop_plans()
+            proxy.drop_plans()
             await until(lambda: any(isinstance(event, GangSeen) for event in watched.take()))
 
 
 async def test_nothing_starts_while_queues_are_forbidden() -> None:
-    async with wired() as (client, wire, _):
-        watched = Watched(client, wire.server)
-        wire.plan("GET", "/queues", *[answer_with(403)] * 1000)
+    async with proxied() as (client, proxy, _):
+        watched = Watched(client, proxy.server)
+        proxy.plan("GET", "/queues", *[answer_with(403)] * 1000)
         async with running(watched.watcher.run()):
-            await until(lambda: wire.count("GET", "/queues") >= 3)
+            await until(lambda: proxy.count("GET", "/queues") >= 3)
             assert not watched.watcher.synced
-            wire.drop_plans()
+            proxy.drop_plans()
             await watched.watcher.wait_synced()
 
 
