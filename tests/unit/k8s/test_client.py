@@ -31,9 +31,7 @@ from tests.unit.k8s.scripted_api import (
 )
 
 
-async def read_events(
-    client: Client, count: int = 1, quiet: float = 5.0, since: str = "1"
-) -> list[WatchEvent[RawObject]]:
+async def receive(client: Client, count: int = 1, quiet: float = 5.0, since: str = "1") -> list[WatchEvent[RawObject]]:
     """The first events of a watch."""
     received: list[WatchEvent[RawObject]] = []
     async with aclosing(client.watch(PODS, type=RawObject, since=since, quiet=quiet)) as watch:
