@@ -72,7 +72,7 @@ def busy(live: Live) -> Live:
 
 def test_gangs_shows_running_and_waiting_gangs_with_reasons(busy: Live) -> None:
     head, *lines = see(busy, "gangs", "-n", busy.namespace).splitlines()
-    assert head.split() == ["GANG", "PHASE", "RUNNING", "WAITING", "REASON"]
+    assert head.split() == ["GANG", "PHASE", "MEMBERS", "WAITING", "REASON"]
     found = {line.split()[0]: line.split(maxsplit=4)[1:] for line in lines}
     assert list(found) == ["train", "few", "lost", "first"]
     assert found["first"] == ["running", "3/3"]
@@ -116,7 +116,7 @@ def test_gangs_counts_running_single_pods_and_lists_them_with_all(live: Live) ->
     live.create(member("one"), member("two"))
     live.wait_bound("one", "two")
     assert see(live, "gangs", "-n", live.namespace).splitlines()[1:] == [
-        "Not shown: 2 single pods that do not wait (--all)."
+        "Not shown: 2 single pods that are not waiting (--all)."
     ]
     assert rows(see(live, "gangs", "-n", live.namespace, "--all")).keys() == {"GANG", "one", "two"}
 

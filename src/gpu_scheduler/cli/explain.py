@@ -10,7 +10,11 @@ from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, lo
 
 if TYPE_CHECKING:
     from gpu_scheduler.core.model import GangKey
+    from gpu_scheduler.k8s.objects import Meta
     from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
+
+MAX_PAGES = 5
+"""The most gangs that one name explains: a job without a gang has one page for each pod."""
 
 EXAMPLES = """
 \b
@@ -34,7 +38,8 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 
     view, connection = load_view(target)
-    pages = [make_page(view.engine, key, view.now) for key in _find(view, namespace or connection.namespace, name)]
+    keys = _find(view, namespace or connection.namespace, name)
+    pages = [make_page(view.engine, key, view.now, _metadata_of(view, key)) for key in keys[:MAX_PAGES]]
     found = [page for page in pages if page is not None]
     if output != "text":
         values = [page.as_json(view.now) for page in found]
@@ -44,8 +49,18 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
         if number:
             click.echo()
         show(draw_page(page, view.now, screen_width()))
+    if len(keys) > MAX_PAGES:
+        program = click.get_current_context().find_root().info_name
+        click.echo(f"\nand {len(keys) - MAX_PAGES} more of {name}: {program} gangs --all lists them")
     if any(page.report.status.waiting for page in found):
         show(warn_of_leader(view.lease, view.now, screen_width()))
+
+
+def _metadata_of(view: ClusterSnapshot, key: GangKey) -> list[Meta]:
+    """The metadata of the pods and of the object of a gang."""
+    pods = [view.pods[member.pod.uid] for member in view.engine.members(key) if member.pod.uid in view.pods]
+    found = {one.metadata.uid: one.metadata for one in (*pods, view.book.object_of(key)) if one is not None}
+    return list(found.values())
 
 
 def _find(view: ClusterSnapshot, namespace: str, name: str) -> list[GangKey]:
@@ -58,4 +73,9 @@ def _find(view: ClusterSnapshot, namespace: str, name: str) -> list[GangKey]:
     if not found:
         program = click.get_current_context().find_root().info_name or ""
         raise click.ClickException(names.describe_missing(namespace, name, program))
-    return found
+    return sorted(found, key=lambda key: not _is_waiting(view, key))
+
+
+def _is_waiting(view: ClusterSnapshot, key: GangKey) -> bool:
+    report = view.engine.report(key, view.now)
+    return report is not None and bool(report.status.waiting)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.cli.render.explain import Page, draw_page, make_page
+from gpu_scheduler.cli.render.explain import ExplainPage, draw_page, make_page
 from gpu_scheduler.core.events import NodeSeen
 from gpu_scheduler.core.model import GangKey, Gate, GateKind, Queue, Taint, TaintEffect, TopologyRule
+from gpu_scheduler.k8s.objects import Meta
 from tests.unit.cli.scenes import GPU, NOW, Scene, a_node, plain, shape_of
 
 
-def page_of(scene: Scene, key: GangKey) -> Page:
+def page_of(scene: Scene, key: GangKey) -> ExplainPage:
     page = make_page(scene.look(), key, NOW)
     assert page is not None
     return page
@@ -201,3 +202,18 @@ def test_a_gang_of_a_controller_is_called_by_kind_and_name() -> None:
     key = GangKey("annotation", "team", "Job/train/ef0b9c53")
     scene.pod("train-0-x", shape_of(1), key)
     assert page_of(scene, key).as_json(0.0)["name"] == "Job/train"
+
+
+def test_a_misspelt_annotation_is_a_warning() -> None:
+    scene = Scene(a_node("node1", 4))
+    scene.pod("train-0", shape_of(1))
+    (key,) = scene.look().gangs()
+    metas = [Meta(f"train-{i}", "team", annotations={"gpu-scheduler.io/gangmin": "2"}) for i in range(2)]
+    page = make_page(scene.engine, key, NOW, metas)
+    assert page is not None
+    warning = (
+        "train-0 and 1 other: gpu-scheduler.io/gangmin: unknown annotation, which has no effect; "
+        "did you mean gpu-scheduler.io/gang-min?"
+    )
+    assert page.as_json(NOW)["warnings"] == [warning]
+    assert f"Warnings\n  - {warning}\n" in plain(draw_page(page, NOW, None))

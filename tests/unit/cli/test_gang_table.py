@@ -31,20 +31,20 @@ def listed(scene: Scene, *, everything: bool = False) -> GangList:
 def test_a_wide_screen_shows_every_column() -> None:
     found = listed(a_busy_cluster())
     assert plain(draw_gangs(found, NOW, 160, namespaces=True), 160) == (
-        "NAMESPACE  GANG   PHASE      RUNNING  QUEUE     WAITING  REASON\n"
+        "NAMESPACE  GANG   PHASE      MEMBERS  QUEUE     WAITING  REASON\n"
         "team       late   waiting    0/4      research  5m       "
         "needs 4 nvidia.com/gpu; 2 of 4 members fit now\n"
         "team       few    gathering  0/3                5m       "
         "1 of 3 pods exist; 2 more must be created\n"
         "team       train  running    5/5      research\n"
-        "Not shown: 1 single pod that does not wait (--all)."
+        "Not shown: 1 single pod that is not waiting (--all)."
     )
 
 
 def test_80_characters_omit_columns_and_cut_the_reason() -> None:
     found = replace(listed(a_busy_cluster()), hidden=0)
     assert plain(draw_gangs(found, NOW, 80, namespaces=True), 80) == (
-        "NAMESPACE  GANG   PHASE      RUNNING  WAITING  REASON\n"
+        "NAMESPACE  GANG   PHASE      MEMBERS  WAITING  REASON\n"
         "team       late   waiting    0/4      5m       needs 4 nvidia.com/gpu; 2 of 4 m…\n"
         "team       few    gathering  0/3      5m       1 of 3 pods exist; 2 more must b…\n"
         "team       train  running    5/5"
@@ -54,7 +54,7 @@ def test_80_characters_omit_columns_and_cut_the_reason() -> None:
 def test_40_characters_still_show_waiting_gangs_and_times() -> None:
     found = replace(listed(a_busy_cluster()), hidden=0)
     assert plain(draw_gangs(found, NOW, 40, namespaces=False), 40) == (
-        "GANG   PHASE      RUNNING  WAITING\n"
+        "GANG   PHASE      MEMBERS  WAITING\n"
         "late   waiting    0/4      5m\n"
         "few    gathering  0/3      5m\n"
         "train  running    5/5"
@@ -168,7 +168,7 @@ def test_priorities_are_shown_when_a_gang_has_one() -> None:
     scene = a_busy_cluster()
     scene.waits("dear", 1, shape_of(8), priority=100)
     head, *_ = plain(draw_gangs(listed(scene), NOW, 160, namespaces=True), 160).splitlines()
-    assert head == "NAMESPACE  GANG   PHASE      RUNNING  QUEUE     PRIORITY  WAITING  REASON"
+    assert head == "NAMESPACE  GANG   PHASE      MEMBERS  QUEUE     PRIORITY  WAITING  REASON"
 
 
 def test_a_gang_whose_queue_is_used_up_does_not_claim_to_start_now() -> None:
@@ -189,6 +189,6 @@ def test_the_minimum_of_a_gang_without_its_object_is_unknown() -> None:
     scene.pod("lost-0", shape_of(1), GangKey("volcano", "team", "lost"))
     found = listed(scene)
     assert plain(draw_gangs(found, NOW, 120, namespaces=False), 120) == (
-        "GANG  PHASE     RUNNING  WAITING  REASON\nlost  orphaned  0/?      5m       its PodGroup does not exist"
+        "GANG  PHASE     MEMBERS  WAITING  REASON\nlost  orphaned  0/?      5m       its PodGroup does not exist"
     )
     assert found.gangs[0].as_json()["minimum"] is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.cli.render.explain import make_page
-from gpu_scheduler.cli.render.gangs import tell
+from gpu_scheduler.cli.render.gangs import message_about
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Event, GangSeen, NodeSeen, PodSeen, QueueSeen, Report, TookOver
@@ -229,4 +229,4 @@ async def test_every_reason_is_rendered_once(reason: Reason, form: Form) -> None
         await at.add_group()
         at.report = lambda key, now: report
         on_object, in_event = await written_about(at, Report(KEY, told))
-    assert on_object == in_event == tell(report).message
+    assert on_object == in_event == message_about(report).message

@@ -1,15 +1,15 @@
-"""One gang on a page: why it waits, what holds what it needs, what would help, and each of its members."""
+"""The page of `explain`: why a gang waits, which gangs hold what it needs, what would help, and its members."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
 from gpu_scheduler.base.text import count, format_number
-from gpu_scheduler.cli.render.gangs import STYLES, WAITS, tell
+from gpu_scheduler.cli.render.gangs import STYLES, WAITING_PHASES, message_about
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_indices, draw_moment, draw_table, fold
 from gpu_scheduler.core.cycle.explain import Explanation, IfOnly
 from gpu_scheduler.core.cycle.inventory import MemberReport, MemberState
@@ -20,7 +20,8 @@ from gpu_scheduler.core.model import GangKey, GateKind
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.dialects import StatusMessage
-from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME, find_unknown_keys
+from gpu_scheduler.k8s.objects import Meta
 from gpu_scheduler.scheduler.status.names import name_of_gang, name_of_holder, name_of_report
 
 MAX_MEMBERS = 40
@@ -40,8 +41,8 @@ _DECIDABLE = (Phase.WAITING, Phase.NOMINATED)
 
 
 @dataclass(frozen=True)
-class Member:
-    """One pod of the gang and what it is doing."""
+class MemberLine:
+    """One member of the gang."""
 
     name: str
     role: str
@@ -51,13 +52,14 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Page:
-    """Everything the page says, as values and finished sentences."""
+class ExplainPage:
+    """The content of the page, as values and sentences."""
 
     explanation: Explanation
     message: StatusMessage
     helps: tuple[str, ...]
-    members: tuple[Member, ...]
+    members: tuple[MemberLine, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def report(self) -> GangReport:
@@ -65,7 +67,7 @@ class Page:
         return self.explanation.report
 
     def as_json(self, now: float) -> dict[str, Any]:
-        """The page for programs."""
+        """The page as JSON."""
         report, status = self.report, self.report.status
         refusals = status.refusal.refusals if status.refusal is not None else ()
         return {
@@ -94,25 +96,38 @@ class Page:
             "earliest_start": draw_moment(now if report.starts else self.explanation.earliest_start),
             "holders": [{"name": name_of_holder(holder), "amount": holder.amount} for holder in report.holders],
             "would_help": list(self.helps),
-            "members": [{key: getattr(m, key) for key in Member.__dataclass_fields__} for m in self.members],
+            "warnings": list(self.warnings),
+            "members": [{key: getattr(m, key) for key in MemberLine.__dataclass_fields__} for m in self.members],
         }
 
 
-def make_page(engine: Engine, key: GangKey, now: float) -> Page | None:
-    """Explains one gang; None when it is not known."""
+def make_page(engine: Engine, key: GangKey, now: float, metas: Iterable[Meta] = ()) -> ExplainPage | None:
+    """Explains one gang; None for an unknown one. `metas` are those of its pods and of its object."""
     explanation = engine.explain(key, now)
     if explanation is None:
         return None
-    return Page(
+    return ExplainPage(
         explanation=explanation,
-        message=tell(explanation.report),
-        helps=tuple(_say_what_helps(explanation)),
+        message=message_about(explanation.report),
+        helps=tuple(_describe_help(explanation)),
         members=tuple(_member_of(member) for member in engine.members(key)),
+        warnings=tuple(_describe_unknown_keys(metas)),
     )
 
 
-def _say_what_helps(explained: Explanation) -> Iterator[str]:
-    """A sentence for each change that was tried and was enough; gangs whose end would do are named together."""
+def _describe_unknown_keys(metas: Iterable[Meta]) -> Iterator[str]:
+    """A sentence for each annotation of the gang that means nothing, with the objects that have it."""
+    found: dict[str, list[str]] = {}
+    for meta in metas:
+        for problem in find_unknown_keys(meta.annotations or ()):
+            found.setdefault(problem, []).append(meta.name)
+    for problem, names in found.items():
+        others = f" and {count(len(names) - 1, 'other')}" if len(names) > 1 else ""
+        yield f"{names[0]}{others}: {problem}"
+
+
+def _describe_help(explained: Explanation) -> Iterator[str]:
+    """A sentence for each change that would let the gang start; gangs whose end suffices are named together."""
     enders = []
     for one in explained.counterfactuals:
         if one.if_only is IfOnly.GANG_ENDED and one.gang is not None:
@@ -133,12 +148,12 @@ def _say_what_helps(explained: Explanation) -> Iterator[str]:
         yield f"It starts when {ends}."
 
 
-def _member_of(member: MemberReport) -> Member:
+def _member_of(member: MemberReport) -> MemberLine:
     pod, shape = member.pod, member.pod.shape
     gpus = f"{shape.gpu_milli // 10}% of 1" if shape.gpu_milli else str(shape.gpus) if shape.gpus else ""
     if member.node and member.devices:
         gpus = f"{gpus} ({draw_indices(member.devices)})".strip()
-    return Member(pod.name, pod.role, _state_of(member), member.node, gpus)
+    return MemberLine(pod.name, pod.role, _state_of(member), member.node, gpus)
 
 
 def _state_of(member: MemberReport) -> str:
@@ -156,14 +171,15 @@ def _state_of(member: MemberReport) -> str:
 # -- the page
 
 
-def draw_page(page: Page, now: float, width: int | None) -> list[Text]:
+def draw_page(page: ExplainPage, now: float, width: int | None) -> list[Text]:
     """The page as text."""
     lines = [*_draw_head(page, now, width)]
     for title, body in (
         ("Why", _draw_why(page, width)),
+        ("Warnings", [line for text in page.warnings for line in _bullet(text, width)]),
         ("Node by node", _draw_nodes(page, width)),
         ("Place in line", _draw_position(page)),
-        (f"Holders of {_scarce(page)}{_whose(page)}", _draw_holders(page, width)),
+        (f"Holders of {_scarce(page)}{_queue_suffix(page)}", _draw_holders(page, width)),
         ("What would help", [line for text in page.helps for line in _bullet(text, width)]),
         ("Earliest start", _draw_start(page, now, width)),
         ("Members", _draw_members(page, width)),
@@ -173,7 +189,7 @@ def draw_page(page: Page, now: float, width: int | None) -> list[Text]:
     return lines
 
 
-def _draw_head(page: Page, now: float, width: int | None) -> list[Text]:
+def _draw_head(page: ExplainPage, now: float, width: int | None) -> list[Text]:
     report, status = page.report, page.report.status
     what = "pod" if report.key.dialect == LONE_POD else f"{report.key.dialect} gang"
     head = Text(f"{report.key.namespace}/{name_of_report(report)}", "bold")
@@ -184,18 +200,18 @@ def _draw_head(page: Page, now: float, width: int | None) -> list[Text]:
     facts += [f"minimum {status.minimum}"] if status.exists else []
     facts += [f"queue {report.queue}"] if report.queue else []
     facts.append(f"priority {report.priority}")
-    if report.waiting_since is not None and status.phase in WAITS:
+    if report.waiting_since is not None and status.phase in WAITING_PHASES:
         facts.append(f"waiting for {draw_age(now - report.waiting_since)}")
     return [cut(head, width), *fold(", ".join(facts), width)]
 
 
-def _draw_why(page: Page, width: int | None) -> list[Text]:
+def _draw_why(page: ExplainPage, width: int | None) -> list[Text]:
     text = page.message.message
     return fold(text[0].upper() + text[1:], width, "  ") if text else []
 
 
-def _draw_nodes(page: Page, width: int | None) -> list[Text]:
-    """What refuses it on how many nodes, where that is more than one thing; each stands here once."""
+def _draw_nodes(page: ExplainPage, width: int | None) -> list[Text]:
+    """The number of nodes for each reason, where there are several reasons."""
     refusals = page.report.refusal.refusals if page.report.refusal is not None else ()
     found = {(refusal.reason, refusal.subject): refusal.nodes for refusal in refusals if refusal.nodes}
     lines: list[Text] = []
@@ -204,11 +220,11 @@ def _draw_nodes(page: Page, width: int | None) -> list[Text]:
     return lines
 
 
-def _is_hopeless(page: Page) -> bool:
+def _is_hopeless(page: ExplainPage) -> bool:
     return page.report.refusal is not None and page.report.refusal.hopeless
 
 
-def _draw_position(page: Page) -> list[Text]:
+def _draw_position(page: ExplainPage) -> list[Text]:
     report = page.report
     if report.position is None:
         return []
@@ -217,17 +233,17 @@ def _draw_position(page: Page) -> list[Text]:
     return [Text(f"  {report.position} of {report.in_line}{ahead}")]
 
 
-def _scarce(page: Page) -> str:
+def _scarce(page: ExplainPage) -> str:
     refusals = page.report.refusal.refusals if page.report.refusal is not None else ()
     return next((refusal.subject for refusal in refusals if refusal.reason in (Reason.RESOURCE, Reason.QUOTA)), "it")
 
 
-def _whose(page: Page) -> str:
+def _queue_suffix(page: ExplainPage) -> str:
     refusals = page.report.refusal.refusals if page.report.refusal is not None else ()
     return f" in queue {page.report.queue}" if any(refusal.reason is Reason.QUOTA for refusal in refusals) else ""
 
 
-def _draw_holders(page: Page, width: int | None) -> list[Text]:
+def _draw_holders(page: ExplainPage, width: int | None) -> list[Text]:
     holders = () if page.report.starts or _is_hopeless(page) else page.report.holders
     names = [name_of_holder(holder) for holder in holders]
     size, scarce = max(map(len, names), default=0), _scarce(page)
@@ -235,7 +251,7 @@ def _draw_holders(page: Page, width: int | None) -> list[Text]:
     return [cut(Text(f"  {name:<{size}}  {format_number(scarce, holder.amount)}"), width) for name, holder in pairs]
 
 
-def _draw_start(page: Page, now: float, width: int | None) -> list[Text]:
+def _draw_start(page: ExplainPage, now: float, width: int | None) -> list[Text]:
     start = page.explanation.earliest_start
     if page.report.starts:
         return [Text("  now")]
@@ -254,7 +270,7 @@ def _draw_start(page: Page, now: float, width: int | None) -> list[Text]:
     return fold(when, width, "  ")
 
 
-def _draw_members(page: Page, width: int | None) -> list[Text]:
+def _draw_members(page: ExplainPage, width: int | None) -> list[Text]:
     if not page.members:
         return []
     columns = (

@@ -1,4 +1,4 @@
-"""The table of gangs: who runs, who waits, since when and why."""
+"""The table of gangs: phase, members, waiting time and reason."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 from gpu_scheduler.scheduler.status.messages import describe
 from gpu_scheduler.scheduler.status.names import name_of_report
 
-MOST_ESTIMATES = 16
-"""An estimate tries who would have to end: only those first in the queue get one."""
+MAX_ESTIMATES = 16
+"""The first gangs in the queue that get an estimated start, which takes a trial for each holder."""
 
-WAITS = (Phase.WAITING, Phase.NOMINATED, Phase.BLOCKED, Phase.GATHERING, Phase.ORPHANED)
+WAITING_PHASES = (Phase.WAITING, Phase.NOMINATED, Phase.BLOCKED, Phase.GATHERING, Phase.ORPHANED)
 _ENDED = (Phase.FINISHED, Phase.FAILED)
 STYLES = {
     Phase.RUNNING: "green",
@@ -39,7 +39,7 @@ STYLES = {
 
 @dataclass(frozen=True)
 class GangLine:
-    """One gang as it is shown. `estimated_start` is known only when the ends of others are."""
+    """One row. `estimated_start` is known only when the end of other gangs is."""
 
     namespace: str
     name: str
@@ -59,7 +59,7 @@ class GangLine:
     estimated_start: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """The line for programs: moments as the API writes them."""
+        """The row as JSON; times in the format of the API."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         found["phase"] = self.phase.value
         found["queue"] = self.queue or DEFAULT_QUEUE_NAME
@@ -70,9 +70,9 @@ class GangLine:
 
 @dataclass(frozen=True)
 class GangList:
-    """Gangs, those that wait first, in the order in which they would be served.
+    """The rows: waiting gangs first, in queue order.
 
-    `hidden` single pods are left out; `elsewhere` counts the gangs of other namespaces.
+    `hidden` counts single pods that are not listed, `elsewhere` the gangs of other namespaces.
     """
 
     gangs: tuple[GangLine, ...]
@@ -81,7 +81,7 @@ class GangList:
 
 
 def list_gangs(engine: Engine, now: float, namespace: str | None, *, everything: bool = False) -> GangList:
-    """The gangs of a namespace (None: of all). Single pods are listed while they wait, or with `everything`."""
+    """The gangs of a namespace, or of all (None). Single pods are listed while they wait, or with `everything`."""
     lines: list[GangLine] = []
     hidden = elsewhere = 0
     for summary in engine.gangs():
@@ -92,7 +92,7 @@ def list_gangs(engine: Engine, now: float, namespace: str | None, *, everything:
         report = engine.report(key, now)
         if report is None:
             continue
-        if key.dialect == LONE_POD and report.phase not in WAITS and not everything:
+        if key.dialect == LONE_POD and report.phase not in WAITING_PHASES and not everything:
             hidden += 1
             continue
         lines.append(_line_of(engine, report, now))
@@ -102,9 +102,9 @@ def list_gangs(engine: Engine, now: float, namespace: str | None, *, everything:
 
 def _line_of(engine: Engine, report: GangReport, now: float) -> GangLine:
     status = report.status
-    message = tell(report)
+    message = message_about(report)
     start = now if report.starts else None
-    if report.position is not None and report.position <= MOST_ESTIMATES:
+    if report.position is not None and report.position <= MAX_ESTIMATES:
         explained = engine.explain(report.key, now)
         start = explained.earliest_start if explained is not None else None
     return GangLine(
@@ -127,7 +127,7 @@ def _line_of(engine: Engine, report: GangReport, now: float) -> GangLine:
     )
 
 
-def tell(report: GangReport) -> StatusMessage:
+def message_about(report: GangReport) -> StatusMessage:
     """The message about a gang, or what the scheduler's next cycle does with it; empty where it simply runs."""
     if report.starts:
         return StatusMessage("Fits", "fits now: it starts with the scheduler's next cycle.")
@@ -140,7 +140,7 @@ def tell(report: GangReport) -> StatusMessage:
 
 
 def _rank(line: GangLine) -> tuple[int, int, str, str]:
-    order = 0 if line.phase in WAITS else 2 if line.phase in _ENDED else 1
+    order = 0 if line.phase in WAITING_PHASES else 2 if line.phase in _ENDED else 1
     return order, line.position or 1 << 62, line.namespace, line.name
 
 
@@ -148,7 +148,7 @@ _COLUMNS = (
     TableColumn("NAMESPACE", drop=1, least=8),
     TableColumn("GANG", least=12),
     TableColumn("PHASE"),
-    TableColumn("RUNNING"),
+    TableColumn("MEMBERS"),
     TableColumn("QUEUE", drop=5),
     TableColumn("PRIORITY", drop=6, right=True),
     TableColumn("WAITING", drop=2),
@@ -176,12 +176,12 @@ def draw_gangs(found: GangList, now: float, width: int | None, *, namespaces: bo
         rows = [_draw_row(line, now, namespaces=namespaces, ranked=ranked, wide=wide) for line in found.gangs]
         lines = draw_table(columns, rows, None if wide else width)
     if found.hidden:
-        lines.append(cut(Text(f"Not shown: {_say_hidden(found.hidden)} (--all).", "dim"), width))
+        lines.append(cut(Text(f"Not shown: {_describe_hidden(found.hidden)} (--all).", "dim"), width))
     return lines
 
 
-def _say_hidden(number: int) -> str:
-    return "1 single pod that does not wait" if number == 1 else f"{number} single pods that do not wait"
+def _describe_hidden(number: int) -> str:
+    return "1 single pod that is not waiting" if number == 1 else f"{number} single pods that are not waiting"
 
 
 def _draw_row(line: GangLine, now: float, *, namespaces: bool, ranked: bool, wide: bool) -> list[Text | str]:
@@ -189,7 +189,7 @@ def _draw_row(line: GangLine, now: float, *, namespaces: bool, ranked: bool, wid
     minimum = "?" if line.minimum is None else line.minimum
     row: list[Text | str] = [
         line.namespace if namespaces else "",
-        Text(line.name, "bold" if line.phase in WAITS else ""),
+        Text(line.name, "bold" if line.phase in WAITING_PHASES else ""),
         Text(line.phase.value, STYLES.get(line.phase, "cyan")),
         f"{line.running + line.succeeded}/{minimum}",
         line.queue,
@@ -205,5 +205,5 @@ def _draw_row(line: GangLine, now: float, *, namespaces: bool, ranked: bool, wid
 
 
 def draw_names(found: GangList, *, namespaces: bool) -> list[Text]:
-    """Names alone, as `explain` takes them."""
+    """Only the names, as `explain` takes them."""
     return [Text(f"{line.namespace}/{line.name}" if namespaces else line.name) for line in found.gangs]

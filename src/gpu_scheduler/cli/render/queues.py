@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from gpu_scheduler.base.text import format_number
-from gpu_scheduler.cli.render.gangs import WAITS
+from gpu_scheduler.cli.render.gangs import WAITING_PHASES
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_table
 from gpu_scheduler.core.cycle.inventory import QueueReport
 from gpu_scheduler.core.engine import Engine
@@ -99,7 +99,7 @@ def _line_of(engine: Engine, report: QueueReport, queue: Queue) -> QueueLine:
         quota, limit = (None if ask is None else ask * scale for ask in (queue.quota.get(name), queue.limit.get(name)))
         resources.append(ResourceLine(name, amount, quota, limit, total, gpu))
     running = sum(report.phases.get(phase, 0) for phase in _BUSY)
-    waiting = sum(report.phases.get(phase, 0) for phase in WAITS)
+    waiting = sum(report.phases.get(phase, 0) for phase in WAITING_PHASES)
     return QueueLine(queue.name, queue.weight, queue.open, queue.borrowing, share, running, waiting, tuple(resources))
 
 
