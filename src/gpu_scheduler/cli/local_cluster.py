@@ -224,7 +224,15 @@ def print_address(running: RunningCluster, ephemeral: bool) -> None:
     click.echo(f"\n  export KUBECONFIG={shlex.quote(running.kubeconfig)}\n")
 
 
-@click.command()
+DOWN_EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler down                     stop the cluster that `up` started
+  gpu-scheduler down --data-dir /tmp/x   stop a cluster in another folder
+"""
+
+
+@click.command(epilog=DOWN_EXAMPLES)
 @data_dir_option
 def down(data_dir: Path) -> None:
     """Stop the local cluster. Its data is kept."""
@@ -242,7 +250,15 @@ def down(data_dir: Path) -> None:
     raise click.ClickException(f"process {running.pid} has not stopped after 30 s; end it with: kill -9 {running.pid}")
 
 
-@click.command()
+STATUS_EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler status                   address, nodes, pods and scheduler
+  gpu-scheduler status -o json           for scripts
+"""
+
+
+@click.command(epilog=STATUS_EXAMPLES)
 @click.option(
     "--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
@@ -303,7 +319,15 @@ def is_ready(found: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in found.get("status", {}).get("conditions", []))
 
 
-@click.command()
+RESET_EXAMPLES = """
+\b
+Examples:
+  gpu-scheduler reset                    ask, then delete all data
+  gpu-scheduler reset --yes              delete all data without asking
+"""
+
+
+@click.command(epilog=RESET_EXAMPLES)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @data_dir_option
 def reset(data_dir: Path, yes: bool) -> None:

@@ -42,6 +42,12 @@ def test_every_listed_command_exists_with_the_same_help() -> None:
     assert cli.get_command(context, "nothing") is None
 
 
+@pytest.mark.parametrize("name", [name for entries in SECTIONS.values() for name in entries])
+def test_the_help_of_every_command_has_examples(name: str) -> None:
+    text = CliRunner().invoke(cli, [name, "--help"]).output
+    assert f"Examples:\n    gpu-scheduler {name}" in text
+
+
 def test_the_kubectl_plugin_has_only_the_commands_that_inspect() -> None:
     context = click.Context(plugin)
     assert plugin.list_commands(context) == ["gangs", "nodes", "queues", "explain", "doctor"]
