@@ -227,7 +227,7 @@ def test_explain_gives_the_reason_the_holders_and_the_cure(busy: Live) -> None:
         f"Holders of nvidia.com/gpu\n  {first}  24\n",
         "What would help\n  - 1 member would find a place now: a smaller gang would start.\n"
         f"  - It starts when {first} ends.\n",
-        "Earliest start\n  Not known: those that are in the way have no known end.\n",
+        "Earliest start\n  Not known: the gangs that hold what it needs have no known end.\n",
     ):
         assert part in text
     assert rows(text.split("Members")[1])["train-0"] == ["train-0", "waiting", "8"]

@@ -124,4 +124,4 @@ def test_an_unwritable_folder_is_a_one_line_error(folder: Path, tmp_path: Path) 
     done = run_demo(folder, tmp_path, "--output", "file/below")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "gpu-scheduler: --output: file/below cannot be written to: Not a directory\n"
+    assert done.stderr == "gpu-scheduler: --output: cannot write to file/below: Not a directory\n"
