@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
 
 MAX_PAGES = 5
-"""The most gangs that one name explains: a job without a gang has one page for each pod."""
+"""The most pages that are printed for one name: a job without a gang has one page for each pod."""
 
 EXAMPLES = """
 \b
@@ -39,7 +39,8 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
 
     view, connection = load_view(target)
     keys = _find(view, namespace or connection.namespace, name)
-    pages = [make_page(view.engine, key, view.now, _metadata_of(view, key)) for key in keys[:MAX_PAGES]]
+    shown = keys[:MAX_PAGES] if output == "text" else keys
+    pages = [make_page(view.engine, key, view.now, _metadata_of(view, key)) for key in shown]
     found = [page for page in pages if page is not None]
     if output != "text":
         values = [page.as_json(view.now) for page in found]
@@ -49,9 +50,9 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
         if number:
             click.echo()
         show(draw_page(page, view.now, screen_width()))
-    if len(keys) > MAX_PAGES:
+    if len(keys) > len(shown):
         program = click.get_current_context().find_root().info_name
-        click.echo(f"\nand {len(keys) - MAX_PAGES} more of {name}: {program} gangs --all lists them")
+        click.echo(f"\nand {len(keys) - len(shown)} more of {name}: {program} gangs --all lists them")
     if any(page.report.status.waiting for page in found):
         show(warn_of_leader(view.lease, view.now, screen_width()))
 

@@ -207,9 +207,9 @@ def test_a_gang_of_a_controller_is_called_by_kind_and_name() -> None:
 def test_a_misspelt_annotation_is_a_warning() -> None:
     scene = Scene(a_node("node1", 4))
     scene.pod("train-0", shape_of(1))
-    (key,) = scene.look().gangs()
+    (gang,) = scene.look().gangs()
     metas = [Meta(f"train-{i}", "team", annotations={"gpu-scheduler.io/gangmin": "2"}) for i in range(2)]
-    page = make_page(scene.engine, key, NOW, metas)
+    page = make_page(scene.engine, gang.key, NOW, metas)
     assert page is not None
     warning = (
         "train-0 and 1 other: gpu-scheduler.io/gangmin: unknown annotation, which has no effect; "
