@@ -60,7 +60,7 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
 def _metadata_of(view: ClusterSnapshot, key: GangKey) -> list[Meta]:
     """The metadata of the pods and of the object of a gang."""
     pods = [view.pods[member.pod.uid] for member in view.engine.members(key) if member.pod.uid in view.pods]
-    found = {one.metadata.uid: one.metadata for one in (*pods, view.book.object_of(key)) if one is not None}
+    found = {one.metadata.uid: one.metadata for one in (*pods, view.registry.object_of(key)) if one is not None}
     return list(found.values())
 
 
