@@ -239,7 +239,7 @@ def test_up_exits_with_a_reason_when_it_can_no_longer_run_pods(own: Own) -> None
     (launcher,) = subprocess.run(children, capture_output=True, text=True, check=True).stdout.split()
     os.kill(int(launcher), signal.SIGKILL)
     assert cluster.process.wait(TIMEOUT) == 1
-    assert "nodes cannot go on: the process that starts containers has ended" in cluster.log.read_text()
+    assert "nodes cannot go on: the launcher process has ended unexpectedly" in cluster.log.read_text()
 
 
 # -- the other commands

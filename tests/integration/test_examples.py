@@ -130,7 +130,7 @@ def test_03_a_rank_that_stays_alone_says_so(rank: int, pattern: str) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # no process listens on this port
         port = silent.getsockname()[1] if rank else 0
-        variables = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TIMEOUT": 1}
+        variables = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PATIENCE": 1}
         done = subprocess.run(
             [sys.executable, "-S", *arguments],  # -S: without torch, even if it is installed
             env={**os.environ, **{name: str(value) for name, value in variables.items()}},

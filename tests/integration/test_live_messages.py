@@ -340,7 +340,8 @@ def test_a_gang_did_not_start_in_time(owner: Owner) -> None:
     said = owner.live.wait_reason("train-0", "did not start within")
     assert NUMBERS.sub("#", said).rstrip("s.") == (
         f"gang {NUMBERS.sub('#', owner.live.namespace)}/train (PodGroup): "
-        "did not start within # second; the next try follows in # second"
+        "did not start within # second; needs # nvidia.com/gpu, and no node has that much free; the best one lacks #. "
+        "Starts when one has. In any case the next try follows in # second"
     )
 
 
@@ -358,5 +359,6 @@ def test_a_node_refused_a_pod(owner: Owner) -> None:
     made = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "train"}}
     owner.live.create({**made, "spec": {**spec, "template": template}})
     owner.undo.callback(owner.live.delete, "ReplicaSet", "train", "apps/v1")
-    failed = r"the last start failed \(pod train-\w+: OutOfcpu\); the next try follows in \d+ seconds?\."
+    logs = r"\(kubectl logs -n \S+ train-\w+\)"
+    failed = rf"pod train-\w+ failed: OutOfcpu {logs}; the next try follows in \d+ seconds?\."
     assert wait_any_event(owner.live, "FailedScheduling", rf"^gang \S+/ReplicaSet/train: {failed}$")

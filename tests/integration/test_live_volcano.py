@@ -36,7 +36,7 @@ def test_a_group_without_pods_is_inqueue_once_there_is_capacity_and_keeps_it(use
     live = user.live
     live.create(ask("train", 2, 2 * GPUS))
     user.wait_for("train", phase="Inqueue")
-    assert "kept" in live.wait_event("train", "Reserved")
+    assert "reserved" in live.wait_event("train", "Reserved")
     rivals = user.start("rival", NODES - 1)
     live.wait_reason(rivals[0], "2 of 3 members fit now")
     live.stays_unbound(*rivals, seconds=0.3)
