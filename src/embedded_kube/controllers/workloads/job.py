@@ -20,8 +20,8 @@ from embedded_kube.controllers.machinery.objects import COMPLETION_INDEX, INDEX_
 from embedded_kube.controllers.workloads.controller_ref import owner_reference
 from embedded_kube.controllers.workloads.job_plan import (
     FINALIZER,
+    BatchJobPlan,
     JobGoal,
-    JobPlan,
     JobTally,
     plan_job,
     read_goal,
@@ -155,7 +155,7 @@ class BatchJobController(Controller[Key]):
             raise failure
         return plan.requeue_after
 
-    async def _apply(self, found: FullObject, plan: JobPlan, tally: JobTally) -> None:
+    async def _apply(self, found: FullObject, plan: BatchJobPlan, tally: JobTally) -> None:
         about = InvolvedObject("batch/v1", "Job", found.meta)
         await slow_start_batch([partial(self._delete, pod, about) for pod in plan.kill])
         # Without its finalizer a surplus pod is not counted as failed.
@@ -190,7 +190,7 @@ class BatchJobController(Controller[Key]):
             if error.code != 404:
                 raise
 
-    async def _report(self, found: FullObject, goal: JobGoal, plan: JobPlan, status: Json) -> None:
+    async def _report(self, found: FullObject, goal: JobGoal, plan: BatchJobPlan, status: Json) -> None:
         """Writes the status with the terminated pods, then releases them; the next reconcile counts them."""
         pods = self.informers.pods_of_controller.get(found.meta.uid)
         tally = tally_job(goal, status, pods)

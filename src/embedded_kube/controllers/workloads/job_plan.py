@@ -61,7 +61,7 @@ class JobTally:
     fatal: str = ""
 
 
-class JobPlan(NamedTuple):
+class BatchJobPlan(NamedTuple):
     """Indexes of pods to create (None: not indexed), pods to delete uncounted, pods to delete because the Job ends."""
 
     create: tuple[int | None, ...] = ()
@@ -151,26 +151,28 @@ def _classify(goal: JobGoal, tally: JobTally, pod: PodView, waiting: set[str]) -
         tally.failed += 1
 
 
-def plan_job(goal: JobGoal, status: Json, tally: JobTally, pods: Sequence[PodView], now: float) -> JobPlan:
+def plan_job(goal: JobGoal, status: Json, tally: JobTally, pods: Sequence[PodView], now: float) -> BatchJobPlan:
     """Plans the next step of a Job that has not ended."""
     outcome = recorded_outcome(status) or _decide_outcome(goal, status, tally, now)
     if outcome is not None:
-        return JobPlan(drop=tuple(tally.stale), kill=tuple(tally.active), outcome=outcome)
+        return BatchJobPlan(drop=tuple(tally.stale), kill=tuple(tally.active), outcome=outcome)
     deadline = _seconds_left(goal, status, now)
     if goal.suspended:
-        return JobPlan(drop=(*tally.stale, *tally.active))
+        return BatchJobPlan(drop=(*tally.stale, *tally.active))
     surplus = _surplus(goal, tally)
     terminating = len(tally.terminating) if goal.replaces_failed_only else 0
     missing = _wanted(goal, tally) - len(tally.active) - terminating
     if surplus or missing <= 0:
-        return JobPlan(drop=(*tally.stale, *surplus), requeue_after=deadline)
+        return BatchJobPlan(drop=(*tally.stale, *surplus), requeue_after=deadline)
     wait = backoff_left(goal, pods, now)
     if wait > 0:
-        return JobPlan(drop=tuple(tally.stale), requeue_after=min(wait, deadline) if deadline is not None else wait)
+        return BatchJobPlan(
+            drop=tuple(tally.stale), requeue_after=min(wait, deadline) if deadline is not None else wait
+        )
     create = _free_indexes(goal, tally, missing) if goal.indexed else [None] * missing
     if len(create) > BURST:
         create, deadline = create[:BURST], 0.0
-    return JobPlan(create=tuple(create), drop=tuple(tally.stale), requeue_after=deadline)
+    return BatchJobPlan(create=tuple(create), drop=tuple(tally.stale), requeue_after=deadline)
 
 
 def recorded_outcome(status: Json) -> JobOutcome | None:
