@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.base import backoff
 from gpu_scheduler.core.cycle.ledger import OpenBind, OpenDelete
 from gpu_scheduler.core.events import (
     BindFailed,
@@ -14,8 +15,8 @@ from gpu_scheduler.core.events import (
 )
 from gpu_scheduler.core.state import State
 
-MAX_RETRY_DOUBLINGS = 3
-"""How often the time between two attempts doubles."""
+MAX_RETRY_FACTOR = 8
+"""How many times longer than the first delay the longest one between two attempts is."""
 FAILURE_TIMEOUT_FACTOR = 3
 """A bind that fails without being refused is given up after this many times `Config.refused_for`: short enough that
 the backoff of its gang does not start again from the first failure."""
@@ -83,7 +84,8 @@ def on_delete_failed(state: State, event: DeleteFailed, now: float) -> None:
 
 def _schedule_retry(state: State, uid: str, entry: OpenBind | OpenDelete, now: float) -> None:
     """Schedules the next attempt with exponential backoff."""
-    state.ledger.retries[uid] = now + state.config.retry * 2 ** min(entry.tries, MAX_RETRY_DOUBLINGS)
+    first = state.config.retry
+    state.ledger.retries[uid] = now + backoff.exponential(entry.tries, MAX_RETRY_FACTOR * first, first)
     entry.tries += 1
 
 
