@@ -74,7 +74,7 @@ class MissingIntentError(Exception):
 
 
 async def _prove_nothing() -> None:
-    """For readers, which delete nothing."""
+    """The default, for readers: they delete nothing and need not lead."""
 
 
 class Intents:
