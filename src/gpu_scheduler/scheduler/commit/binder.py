@@ -185,7 +185,7 @@ class Binder:
             self._on_outcome(DeleteFailed(delete.uid))
 
     async def _mark_disrupted(self, delete: Delete, required: bool) -> None:
-        """Sets the DisruptionTarget condition as an eviction would: a Job's podFailurePolicy can tell it from a failure.
+        """Sets the DisruptionTarget condition, as an eviction does: a podFailurePolicy can then ignore the failure.
 
         A refused or repeatedly failing write does not prevent the restart.
         """
