@@ -198,7 +198,7 @@ def test_a_map_with_a_gpu_in_use_waits_and_names_the_holders(live: Live) -> None
         ("0=node1:0,0", "twice"),
         ("0=node1:-1", "is not a GPU index"),
         ("7=node1:0", "pod index 0"),
-        ("", "it is empty"),
+        ("", "the map is empty"),
     ],
     ids=["unknown node", "missing GPU", "no entry", "index twice", "word", "GPU twice", "negative", "others", "empty"],
 )

@@ -125,7 +125,7 @@ def test_a_pod_cannot_join_a_gang_of_another_namespace(dialect_user: DialectUser
     if status >= 300:
         assert status == 422, found
     else:
-        live.wait_reason("thief", "does not exist|names a namespace")
+        live.wait_reason("thief", "does not exist|contains a namespace")
     other.stays_unbound("train-0", seconds=0.3)
     assert not live.bound()
 

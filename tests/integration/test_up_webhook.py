@@ -117,7 +117,7 @@ def test_a_map_that_cannot_be_read_is_refused_with_its_line(kube: Kube) -> None:
     said = kube.fails(
         *("run", "x-0", "--image=any", "--annotations=gpu-scheduling-map=0=node1:0,0", "--restart=Never"),
     )
-    assert "line 1: GPU 0 is named twice" in said
+    assert "line 1: GPU 0 is listed twice" in said
     assert kube.names("pods") == []
 
 

@@ -8,7 +8,7 @@ GROUP = "gpu-scheduler.io"
 SYSTEM = "gpu-scheduler-system"
 """The namespace that the scheduler keeps its own objects in."""
 WEBHOOK = "gpu-scheduler-webhook"
-"""What the webhook's Service and its two configurations are called."""
+"""The name of the webhook's Service and of its two configurations."""
 WEBHOOK_SECRET = "gpu-scheduler-webhook-tls"
 
 PLACEMENTS = Resource(GROUP, "v1alpha1", "placements", "Placement")

@@ -1,4 +1,4 @@
-"""The scheduler's own notes about a gang: one annotation in JSON, so that the next leader knows what this one knew."""
+"""The scheduler's notes on a gang: one annotation in JSON that the next leader continues from."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpu_scheduler.core.model import Gang, Notes, Slot
 from gpu_scheduler.gangs.contract import NOTES
 from gpu_scheduler.k8s.objects import Json
 
-LONGEST = 128 * 1024
-"""In bytes. All annotations of an object together may have 256 KiB, and the notes are not the only one."""
+MAX_BYTES = 128 * 1024
+"""All annotations of an object together may have 256 KiB, and the notes are not the only one."""
 
 
 class _WireNotes(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Slots are runs of members of one role on one node: the node, the role, and each member's devices."""
+    """The notes as JSON. A nomination is a list of node, role and the devices of each member there."""
 
     below_since: float | None = None
     admitted_at: float | None = None
@@ -31,7 +31,7 @@ _NOTHING = _WireNotes()
 
 
 def with_notes(gang: Gang, annotations: Mapping[str, str] | None, part: str = "") -> Gang:
-    """The gang with what was noted about it; `part` names it where several share one object."""
+    """Returns the gang with its notes; `part` is its name where several gangs share one object."""
     text = (annotations or {}).get(NOTES)
     if not text:
         return gang
@@ -53,12 +53,12 @@ def with_notes(gang: Gang, annotations: Mapping[str, str] | None, part: str = ""
 def change_notes(
     annotations: Mapping[str, str] | None, status: Status, part: str = "", alive: Collection[str] = ()
 ) -> Json:
-    """The annotation to merge in so that the notes are up to date; {} when they are.
+    """Returns the annotation that brings the notes up to date; {} if they are.
 
-    Where several gangs share an object, those that are no longer `alive` lose theirs.
+    Where several gangs share an object, the notes of gangs that are no longer `alive` are removed.
     """
     had = (annotations or {}).get(NOTES)
-    notes = _take(status)
+    notes = _notes_of(status)
     if not part:
         wanted = _write(notes)
     else:
@@ -69,7 +69,7 @@ def change_notes(
     return {} if wanted == had else {NOTES: wanted}
 
 
-def _take(status: Status) -> _WireNotes:
+def _notes_of(status: Status) -> _WireNotes:
     runs = groupby(status.notes.nomination, key=lambda slot: (slot.node, slot.role))
     return _WireNotes(
         below_since=status.notes.below_since,
@@ -81,11 +81,11 @@ def _take(status: Status) -> _WireNotes:
 
 
 def _write(notes: _WireNotes | dict[str, _WireNotes]) -> str | None:
-    """The notes as text. A nomination too long to be written is left out: the next leader decides it anew."""
+    """Encodes notes. A nomination that is too long is left out: the next leader decides again."""
     if notes == _NOTHING:
         return None
     text = msgspec.json.encode(notes)
-    if len(text) > LONGEST:
+    if len(text) > MAX_BYTES:
         every = notes if isinstance(notes, dict) else {"": notes}
         short = {
             name: msgspec.structs.replace(found, nomination=(), nominated_at=None, target=())

@@ -1,4 +1,4 @@
-"""The annotations that mean the same in every dialect: queue, time-out, topology, pause, recovery."""
+"""Gang options: the annotations that mean the same in every dialect, and helpers to read objects."""
 
 from __future__ import annotations
 
@@ -28,69 +28,69 @@ from gpu_scheduler.k8s.times import parse_time
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 
 DEFAULT_QUEUE_NAME = "default"
-"""What Volcano calls the queue of those who name none."""
+"""The queue of gangs that name none."""
 
 MAX_MEMBERS = 20_000
-"""The largest minimum. Slots are kept for members that are still to come, and each takes time and memory."""
+"""The largest minimum: every reserved slot takes time and memory."""
 
-_CUTS = 60
+_MAX_QUOTED = 60
 _UNKNOWN_KEYS = 8
 """More unknown annotations than this on one object are not looked at."""
 
 
 class BadOptionError(ValueError):
-    """A value that makes no sense; the message is one line with the field and what would be right."""
+    """An invalid value; the message is one line with the field and what would be right."""
 
 
 def as_dict(value: object) -> Json:
-    """What should be an object: {} where something else stands."""
+    """Returns the value if it is an object, else {}."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Json]:
-    """What should be a list of objects: without whatever else stands there."""
+    """Returns the objects in a list; [] if the value is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def annotation(meta: Meta, name: str) -> str:
-    """An annotation, or "" where there is none."""
+    """Returns an annotation, or ""."""
     return (meta.annotations or {}).get(name, "")
 
 
 def label(meta: Meta, name: str) -> str:
-    """A label, or "" where there is none."""
+    """Returns a label, or ""."""
     return (meta.labels or {}).get(name, "")
 
 
 def created_at(meta: Meta) -> float:
-    """When an object was made."""
+    """Returns the creation time of an object."""
     return parse_time(meta.creation_timestamp) or 0.0
 
 
 def read_queue(name: str) -> str:
-    """A queue's name as the core knows it: the default queue is the nameless one."""
+    """Returns the core's name of a queue: "" for the default queue."""
     return "" if name == DEFAULT_QUEUE_NAME else name
 
 
 def queue_of(pod: PodObject) -> str:
-    """The queue that a pod asks for itself."""
+    """Returns the queue that a pod names itself."""
     return read_queue(annotation(pod.metadata, QUEUE) or annotation(pod.metadata, VOLCANO_QUEUE))
 
 
 def quote(text: object) -> str:
-    """What somebody wrote, cut short and on one line."""
+    """Returns a user's text in quotes, shortened and on one line."""
     shown = str(text)
-    return repr(shown if len(shown) <= _CUTS else shown[:_CUTS] + "...")
+    return repr(shown if len(shown) <= _MAX_QUOTED else shown[:_MAX_QUOTED] + "...")
 
 
 def refuse_namespace(field: str, named: str) -> str:
-    """What to say to a gang's name with a namespace before it."""
-    right = f"write {quote(named.rpartition('/')[2])}, and have its pods in one namespace"
-    return f"{field}: {quote(named)} names a namespace, but a gang is in that of its pods; {right}"
+    """Returns the problem of a gang name that contains a namespace."""
+    right = f"write {quote(named.rpartition('/')[2])}, and create all its pods in one namespace"
+    return f"{field}: {quote(named)} contains a namespace, but a gang is in the namespace of its pods; {right}"
 
 
 def read_minimum(value: object, field: str, absent: int | None = None) -> int:
-    """How many members must start together; 0 and nothing mean `absent`, where a dialect has such a rule."""
+    """Returns how many members must start together; 0 and a missing value mean `absent`, if it is given."""
     if absent is not None and value in (None, 0):
         return absent
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_MEMBERS:
@@ -104,7 +104,7 @@ def _shown(value: object) -> str:
 
 
 def with_options(gang: Gang, annotations: Mapping[str, str] | None) -> Gang:
-    """The gang with what its annotations say; the first of them that makes no sense is the gang's problem."""
+    """Returns the gang with the options from annotations; the first invalid one becomes the gang's problem."""
     if not annotations:
         return gang
     changes, problems = _read_options(annotations)
@@ -113,7 +113,7 @@ def with_options(gang: Gang, annotations: Mapping[str, str] | None) -> Gang:
 
 
 def find_bad_options(annotations: Mapping[str, str]) -> list[str]:
-    """What is wrong with the options among these annotations, a line for each."""
+    """Returns a line for each invalid option among annotations."""
     return _read_options(annotations)[1]
 
 
@@ -139,7 +139,7 @@ def _describe_unknown_key(key: str) -> str:
 
 
 def _read_options(annotations: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The fields of a gang that annotations set, and what makes no sense among them."""
+    """Returns the fields of a gang that annotations set, and the problems."""
     changes: dict[str, Any] = {}
     problems: list[str] = []
     for name, (field, read) in _OPTIONS.items():
@@ -153,7 +153,7 @@ def _read_options(annotations: Mapping[str, str]) -> tuple[dict[str, Any], list[
 
 
 def read_seconds(name: str, text: str) -> float:
-    """A time span of more than nothing."""
+    """Returns a positive number of seconds."""
     try:
         seconds = float(text)
     except ValueError:
@@ -190,7 +190,7 @@ def _read_rules(name: str, text: str) -> Iterator[TopologyRule]:
         how, _, level = part.strip().partition(":")
         if how not in ("required", "preferred") or not level.strip():
             raise BadOptionError(
-                f'{name}: {quote(part)} is not a rule; write "required:rack,preferred:nvlink" or the like'
+                f'{name}: {quote(part)} is not a rule; write "required:rack,preferred:nvlink" or similar'
             )
         yield TopologyRule(level.strip(), required=how == "required")
 
@@ -205,4 +205,4 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     HOLD: ("hold", _read_hold),
 }
 OPTIONS = tuple(_OPTIONS)
-"""The annotations that say something about a gang in every dialect."""
+"""The annotations that set gang options in every dialect."""

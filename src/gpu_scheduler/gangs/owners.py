@@ -1,4 +1,4 @@
-"""The jobs behind gang objects, fetched when first asked for: their templates tell what members will need."""
+"""Owners: a cache of the jobs that own gang objects, fetched on first use."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
 from gpu_scheduler.k8s.objects import Json, OwnerReference
 from gpu_scheduler.k8s.resources import Resource
 
-_AGAIN = 5.0
+_RETRY_INTERVAL = 5.0
 
 _log = structlog.get_logger(__name__)
 
 
 class Owners:
-    """Answers from what it has; what it lacks it fetches, and says so when that has come or cannot be had."""
+    """Answers from the cache; fetches what is missing, and calls `arrived` when the fetch has ended."""
 
     def __init__(self, client: Client, arrived: Callable[[], None]) -> None:
         self.served = Served(())
         self._client = client
         self._arrived = arrived
         self._found: dict[str, Json | None] = {}
-        self._asked: set[str] = set()
+        self._used: set[str] = set()
         self._fetching: dict[str, asyncio.Task[None]] = {}
 
     def find(self, namespace: str, owner: OwnerReference) -> Json | None:
-        """The object that an owner reference means: {} while it is on its way, None when it cannot be read."""
-        self._asked.add(owner.uid)
+        """Returns the object of an owner reference: {} while it is being fetched, None if it cannot be read."""
+        self._used.add(owner.uid)
         if owner.uid not in self._found and owner.uid not in self._fetching:
             resource = self._resource_of(owner)
             if resource is None:
@@ -42,13 +42,13 @@ class Owners:
             task.add_done_callback(lambda _: self._fetching.pop(owner.uid, None))
         return self._found.get(owner.uid, {})
 
-    def forget_unasked(self) -> None:
-        """Drops what nobody has asked for since the last call."""
-        self._found = {uid: found for uid, found in self._found.items() if uid in self._asked}
-        self._asked.clear()
+    def forget_unused(self) -> None:
+        """Drops the objects that were not used since the last call."""
+        self._found = {uid: found for uid, found in self._found.items() if uid in self._used}
+        self._used.clear()
 
     def close(self) -> None:
-        """Stops fetching."""
+        """Cancels the fetches."""
         for task in self._fetching.values():
             task.cancel()
 
@@ -65,11 +65,11 @@ class Owners:
                 break
             except (NotFound, Refused) as error:
                 _log.info(
-                    "an owner cannot be read", owner=f"{owner.kind} {namespace}/{owner.name}", error=error.message
+                    "reading an owner failed", owner=f"{owner.kind} {namespace}/{owner.name}", error=error.message
                 )
                 found = None
                 break
             except ApiError:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_INTERVAL)
         self._found[owner.uid] = found
         self._arrived()

@@ -1,4 +1,4 @@
-"""Queues: ours and Volcano's, read into one form; and what their objects say about their use."""
+"""QueueRegistry: our queues and Volcano's in one form, and the status of their objects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpu_scheduler.k8s.resources import Resource
 
 
 class QueueError(ValueError):
-    """A queue that cannot be used as it is written; the message is one line with the field and what would be right."""
+    """An invalid queue; the message is one line with the field and what would be right."""
 
 
 class QueueUse(NamedTuple):
-    """How many gangs of a queue wait, have room kept for them, run and are done; what it uses, GPUs in milli."""
+    """How many gangs of a queue wait, have reservations, run and have completed, and what it uses (GPUs in milli)."""
 
     pending: int = 0
     inqueue: int = 0
@@ -32,32 +32,32 @@ class QueueUse(NamedTuple):
 
 
 class QueueRegistry:
-    """Every queue there is. Where both kinds have one name ours counts; the queue "default" is for those who name none.
+    """All queues. Of two queues with one name ours counts; "default" is the queue of gangs that name none.
 
-    A queue that makes no sense is closed until it does, and its object says why.
+    An invalid queue is closed until it is corrected, and its status says why.
     """
 
     def __init__(self) -> None:
         self._objects: dict[tuple[str, Resource], RawObject] = {}
 
-    def see(self, resource: Resource, raw: RawObject) -> list[Event]:
-        """A queue object came or changed."""
+    def on_changed(self, resource: Resource, raw: RawObject) -> list[Event]:
+        """Handles a created or changed queue object."""
         before = self._current(raw.metadata.name)
         self._objects[raw.metadata.name, resource] = raw
-        return self._turn(raw.metadata.name, before)
+        return self._update(raw.metadata.name, before)
 
-    def lose(self, resource: Resource, raw: RawObject) -> list[Event]:
-        """A queue object went."""
+    def on_deleted(self, resource: Resource, raw: RawObject) -> list[Event]:
+        """Handles a deleted queue object."""
         before = self._current(raw.metadata.name)
         self._objects.pop((raw.metadata.name, resource), None)
-        return self._turn(raw.metadata.name, before)
+        return self._update(raw.metadata.name, before)
 
     def names(self) -> Collection[str]:
-        """The queues that have an object, by the names that gangs are charged under."""
+        """Returns the names of the queues that have an object, as the core knows them."""
         return {read_queue(name) for name, _ in self._objects}
 
     def encode(self, name: str, use: QueueUse, gpu_resources: Iterable[str]) -> list[StatusPatch]:
-        """What has to be written so that a queue's object tells its use; nothing when it does or there is none."""
+        """Returns the patches that bring the status of a queue up to date; none if it is, or if it has no object."""
         found = self._current(name or DEFAULT_QUEUE_NAME)
         if found is None:
             return []
@@ -73,7 +73,7 @@ class QueueRegistry:
                 return resource, raw
         return None
 
-    def _turn(self, name: str, before: tuple[Resource, RawObject] | None) -> list[Event]:
+    def _update(self, name: str, before: tuple[Resource, RawObject] | None) -> list[Event]:
         after = self._current(name)
         if after is None:
             return [QueueGone(read_queue(name))] if before is not None else []
@@ -82,7 +82,7 @@ class QueueRegistry:
 
 
 def decode_any_queue(resource: Resource, raw: RawObject) -> Queue:
-    """The queue that an object means; a closed one if it makes no sense."""
+    """Decodes a queue of either kind; an invalid one is closed."""
     try:
         return decode_queue(raw) if resource == QUEUES else decode_volcano_queue(raw)
     except QueueError:
@@ -90,7 +90,7 @@ def decode_any_queue(resource: Resource, raw: RawObject) -> Queue:
 
 
 def decode_queue(raw: RawObject) -> Queue:
-    """One of our queues, or QueueError."""
+    """Decodes one of our queues; raises QueueError."""
     spec = raw.spec
     return Queue(
         read_queue(raw.metadata.name),
@@ -105,7 +105,7 @@ def decode_queue(raw: RawObject) -> Queue:
 
 
 def decode_volcano_queue(raw: RawObject) -> Queue:
-    """One of Volcano's queues, or QueueError. What it deserves, or else is guaranteed, is its quota."""
+    """Decodes one of Volcano's queues; raises QueueError. Its quota is `deserved`, else `guarantee`."""
     spec = raw.spec
     guaranteed = _read_resources(as_dict(spec.get("guarantee")), "resource", "spec.guarantee")
     return Queue(
@@ -133,7 +133,7 @@ def _read_resources(spec: Json, field: str, place: str = "spec") -> dict[str, in
         raise QueueError(str(error)) from None
 
 
-# -- what they say
+# -- status
 
 
 def _our_status(raw: RawObject, use: QueueUse, gpus: frozenset[str]) -> Json:
@@ -163,7 +163,7 @@ def _volcano_status(raw: RawObject, use: QueueUse, gpus: frozenset[str]) -> Json
 
 
 def _change_amounts(raw: RawObject, field: str, amounts: Mapping[str, int], gpus: frozenset[str]) -> Json:
-    """The merge of a map of amounts: what is no longer used is taken out."""
+    """Returns the merge patch of a map of amounts; resources that are no longer used are removed."""
     present = as_dict(raw.status.get(field))
     wanted = {name: format_amount(name, amount, gpus) for name, amount in amounts.items() if amount}
     changes: Json = {name: text for name, text in wanted.items() if present.get(name) != text}
@@ -172,7 +172,7 @@ def _change_amounts(raw: RawObject, field: str, amounts: Mapping[str, int], gpus
 
 
 def format_amount(name: str, amount: int, gpus: Collection[str]) -> str:
-    """An amount as the API writes it: cpu and GPUs are counted in milli, everything else in units."""
+    """Formats an amount as a quantity: cpu and GPUs are in milli, everything else in units."""
     if name != "cpu" and name not in gpus:
         return str(amount)
     return str(amount // MILLI) if amount % MILLI == 0 else f"{amount}m"

@@ -1,4 +1,4 @@
-"""The book of gangs: which pods and which objects make up each gang, and what changes when one of them does."""
+"""GangRegistry: which pods and objects make up each gang, and the events that follow when one of them changes."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from gpu_scheduler.gangs.roles import leader_role
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
 
-_OVER = ("Succeeded", "Failed")
+_ENDED = ("Succeeded", "Failed")
 
 
-class _Marks(NamedTuple):
-    """All that a pod can change about its gang's definition: pods with equal marks are alike in that."""
+class _Traits(NamedTuple):
+    """Everything by which a pod can affect its gang's definition. Pods with equal traits are interchangeable."""
 
-    over: bool
+    ended: bool
     scheduler: str
     leader: str
-    said: Hashable
+    declared: Hashable
 
 
-class _Seat(NamedTuple):
-    """A pod, the group that it names, and its marks there."""
+class _PodEntry(NamedTuple):
+    """A pod, the group that it names, and its traits."""
 
     pod: PodObject
     key: GangKey | None
-    marks: _Marks | None
+    traits: _Traits | None
 
 
 class _ObjectKey(NamedTuple):
@@ -54,130 +54,130 @@ class _ObjectKey(NamedTuple):
     name: str
 
 
-class _Entry:
-    """One group: its pods, sorted by their marks, and the gang that was last made known for it."""
+class _GroupEntry:
+    """One group: its pods, indexed by their traits, and the gang that was last emitted for it."""
 
     def __init__(self, key: GangKey) -> None:
         self.key = key
         self.dialect: Dialect = dialect_of(key)
         self.members: dict[str, PodObject] = {}
-        self.alike: dict[_Marks, dict[str, None]] = {}
+        self.by_traits: dict[_Traits, dict[str, None]] = {}
         self.created: float | None = None
         self.gang: Gang | None = None
 
-    def add(self, pod: PodObject, marks: _Marks) -> bool:
-        """Enters a pod; True when it says something that no other did."""
+    def add(self, pod: PodObject, traits: _Traits) -> bool:
+        """Adds a pod; returns whether its traits are new."""
         uid = pod.metadata.uid
-        fresh = marks not in self.alike
-        self.alike.setdefault(marks, {})[uid] = None
+        fresh = traits not in self.by_traits
+        self.by_traits.setdefault(traits, {})[uid] = None
         self.members[uid] = pod
         if not self.dialect.resources:
-            # A gang without an object is as old as its oldest pod. It does not become younger when that one goes.
-            made = created_at(pod.metadata)
-            if self.created is None or made < self.created:
-                self.created = made
+            # A gang without an object is as old as its oldest pod, also after that pod is gone.
+            created = created_at(pod.metadata)
+            if self.created is None or created < self.created:
+                self.created = created
                 fresh = True
         return fresh
 
-    def remove(self, uid: str, marks: _Marks) -> bool:
-        """Takes a pod out; True when nobody else said what it said."""
+    def remove(self, uid: str, traits: _Traits) -> bool:
+        """Removes a pod; returns whether no other has its traits."""
         del self.members[uid]
-        alike = self.alike[marks]
-        del alike[uid]
-        if not alike:
-            del self.alike[marks]
-        return not alike
+        pods = self.by_traits[traits]
+        del pods[uid]
+        if not pods:
+            del self.by_traits[traits]
+        return not pods
 
-    def samples(self) -> list[PodObject]:
-        """A pod for each set of marks. Those that have ended have no say as long as there are others."""
-        current = [marks for marks in self.alike if not marks.over]
-        return [self.members[next(iter(self.alike[marks]))] for marks in current or self.alike]
+    def representatives(self) -> list[PodObject]:
+        """Returns one pod for each set of traits. Ended pods count only if there are no others."""
+        current = [traits for traits in self.by_traits if not traits.ended]
+        return [self.members[next(iter(self.by_traits[traits]))] for traits in current or self.by_traits]
 
     def schedulers(self) -> set[str]:
-        """The schedulers that the pods name."""
-        return {pod.spec.scheduler_name for pod in self.samples()}
+        """Returns the schedulers that the pods name."""
+        return {pod.spec.scheduler_name for pod in self.representatives()}
 
 
 class GangRegistry:
-    """Keeps groups together. A pod that says nothing new about its gang costs the same however large the gang is.
+    """Tracks groups. A pod whose traits are known costs the same however large its gang is.
 
-    Every change answers with the events that the engine has to hear, before those of the pods. Pods whose membership
-    turned because of an object's change are kept for `take_affected`.
+    Every change returns the events for the engine, to be applied before those of the pods themselves. Pods whose
+    membership changed because an object did are kept for `take_affected_pods`.
     """
 
     def __init__(self, context: GangContext) -> None:
         self.context = context
-        self._pods: dict[str, _Seat] = {}
-        self._entries: dict[GangKey, _Entry] = {}
+        self._pods: dict[str, _PodEntry] = {}
+        self._entries: dict[GangKey, _GroupEntry] = {}
         self._objects: dict[_ObjectKey, RawObject] = {}
         self._sharing: dict[_ObjectKey, dict[GangKey, None]] = {}
         self._lone: dict[str, Gang] = {}
         self._affected: dict[str, None] = {}
 
-    # -- what was seen
+    # -- changes
 
     def on_pod_changed(self, pod: PodObject) -> list[Event]:
-        """A pod came or changed."""
+        """Handles a created or changed pod."""
         uid = pod.metadata.uid
         old = self._pods.get(uid)
         key = read_membership(pod).gang
         if key is None and not self._serves(pod):
-            return self.on_pod_deleted(pod)  # it may have been in a group before
-        marks = _read_marks(pod, key) if key is not None else None
-        self._pods[uid] = _Seat(pod, key, marks)
+            return self.on_pod_deleted(pod)  # it may have been a member before
+        traits = _traits_of(pod, key) if key is not None else None
+        self._pods[uid] = _PodEntry(pod, key, traits)
         events: list[Event] = []
-        if old is not None and old.key is not None and (old.key, old.marks) != (key, marks):
-            events += self._leave(uid, old, to=key)
-        if key is not None and marks is not None:
+        if old is not None and old.key is not None and (old.key, old.traits) != (key, traits):
+            events += self._remove_member(uid, old, to=key)
+        if key is not None and traits is not None:
             entry = self._entry(key)
-            if entry.add(pod, marks) or (old is not None and (old.key, old.marks) != (key, marks)):
-                events += self._define(entry)
-        return events + self._define_lone(pod)
+            if entry.add(pod, traits) or (old is not None and (old.key, old.traits) != (key, traits)):
+                events += self._update(entry)
+        return events + self._update_lone(pod)
 
     def on_pod_deleted(self, pod: PodObject) -> list[Event]:
-        """A pod went."""
+        """Handles a deleted pod."""
         uid = pod.metadata.uid
         self._lone.pop(uid, None)
         self._affected.pop(uid, None)
-        seat = self._pods.pop(uid, None)
-        return self._leave(uid, seat) if seat is not None else []
+        found = self._pods.pop(uid, None)
+        return self._remove_member(uid, found) if found is not None else []
 
     def on_object_changed(self, dialect: str, raw: RawObject) -> list[Event]:
-        """A gang object came or changed."""
+        """Handles a created or changed gang object."""
         where = _ObjectKey(dialect, raw.metadata.namespace, raw.metadata.name)
         old = self._objects.get(where)
-        before = self._alone_in(where)
+        before = self._individual_queues(where)
         self._objects[where] = raw
-        if old is not None and _means_the_same(old, raw):
+        if old is not None and _defines_same_gangs(old, raw):
             return []
         for key in dialect_named(dialect).keys_of(raw):
             self._entry(key)
-        return self._turn(where, before)
+        return self._update_groups(where, before)
 
     def on_object_deleted(self, dialect: str, raw: RawObject) -> list[Event]:
-        """A gang object went: its pods wait for it, or run on."""
+        """Handles a deleted gang object: its pods wait for it, or continue to run."""
         where = _ObjectKey(dialect, raw.metadata.namespace, raw.metadata.name)
-        before = self._alone_in(where)
+        before = self._individual_queues(where)
         self._objects.pop(where, None)
-        events = self._turn(where, before)
+        events = self._update_groups(where, before)
         for key in list(self._sharing.get(where, ())):
             self._drop_if_empty(self._entries[key])
         return events
 
     def decode_all(self) -> list[Event]:
-        """What the context says has changed (a priority class, a job, the served kinds): reads every gang anew."""
-        return [event for entry in list(self._entries.values()) for event in self._define(entry)]
+        """Decodes every gang again, after a change of the context: a priority class, a job, the served kinds."""
+        return [event for entry in list(self._entries.values()) for event in self._update(entry)]
 
     def take_affected_pods(self) -> list[PodObject]:
-        """Pods whose membership has turned since the last call, although they did not change themselves."""
+        """Returns the pods whose membership has changed since the last call although they did not change themselves."""
         affected = [self._pods[uid].pod for uid in self._affected]
         self._affected.clear()
         return affected
 
-    # -- what is known
+    # -- queries
 
     def membership(self, pod: PodObject) -> Membership:
-        """Where a pod belongs, by what it says and by what the object that it names says."""
+        """Returns the membership of a pod, by its own fields and by the object that it names."""
         found = read_membership(pod)
         if found.gang is None:
             return found
@@ -187,33 +187,33 @@ class GangRegistry:
         return found._replace(gang=None, queue=found.queue or read_queue(annotation(raw.metadata, QUEUE)))
 
     def object_of(self, key: GangKey) -> RawObject | PodObject | None:
-        """The object that carries a gang's status: its own, else one of its pods, else None."""
+        """Returns the object that carries a gang's status: its own, else one of its pods, else None."""
         if key.dialect == LONE_POD:
-            seat = self._pods.get(key.name)
-            return seat.pod if seat is not None else None
+            found = self._pods.get(key.name)
+            return found.pod if found is not None else None
         raw = self._object(key)
         entry = self._entries.get(key)
         if raw is not None or entry is None or entry.dialect.resources:
             return raw
-        ours = [pod for pod in entry.samples() if self._serves(pod)]
+        ours = [pod for pod in entry.representatives() if self._serves(pod)]
         return next((pod for pod in ours if annotation(pod.metadata, NOTES)), ours[0] if ours else None)
 
     def members_of(self, key: GangKey) -> Collection[PodObject]:
-        """The pods of a gang."""
+        """Returns the pods of a gang."""
         if key.dialect == LONE_POD:
-            seat = self._pods.get(key.name)
-            return (seat.pod,) if seat is not None else ()
+            found = self._pods.get(key.name)
+            return (found.pod,) if found is not None else ()
         entry = self._entries.get(key)
         return entry.members.values() if entry is not None else ()
 
     def resource_of(self, key: GangKey) -> Resource | None:
-        """The kind of the object that defines a gang; None where only its pods do, or it is not served here."""
+        """Returns the kind of the gang's object; None if pods alone define it, or if the kind is not served."""
         return self.context.resources.get(key.dialect)
 
     def encode(
-        self, key: GangKey, subject: RawObject | PodObject, status: Status, told: StatusMessage, now: float
+        self, key: GangKey, subject: RawObject | PodObject, status: Status, message: StatusMessage, now: float
     ) -> list[StatusPatch]:
-        """What has to be written so that a gang's object, or the pod in its place, says this; nothing when it does."""
+        """Returns the patches that bring the status on a gang's object, or on its pod, up to date."""
         dialect = dialect_of(key)
         if dialect.resources and self.resource_of(key) is None:
             return []
@@ -221,32 +221,32 @@ class GangRegistry:
             return []  # the object has been created since: the next status will be about it
         alive = self._sharing.get(self._where(key), {key: None})
         return dialect.encode(
-            key, subject, StatusUpdate(status, told, now, alive.keys(), self._owner_of(key)), self.context
+            key, subject, StatusUpdate(status, message, now, alive.keys(), self._owner_of(key)), self.context
         )
 
-    # -- how it is kept
+    # -- bookkeeping
 
-    def _entry(self, key: GangKey) -> _Entry:
+    def _entry(self, key: GangKey) -> _GroupEntry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(key)
+            entry = self._entries[key] = _GroupEntry(key)
             if entry.dialect.resources:
                 self._sharing.setdefault(self._where(key), {})[key] = None
         return entry
 
-    def _leave(self, uid: str, seat: _Seat, to: GangKey | None = None) -> list[Event]:
-        """Takes a pod out of its group, which it may be about to enter again with other marks."""
-        if seat.key is None or seat.marks is None:
+    def _remove_member(self, uid: str, found: _PodEntry, to: GangKey | None = None) -> list[Event]:
+        """Removes a pod from its group, which it may join again with other traits."""
+        if found.key is None or found.traits is None:
             return []
-        entry = self._entries[seat.key]
-        if not entry.remove(uid, seat.marks) or seat.key == to:
+        entry = self._entries[found.key]
+        if not entry.remove(uid, found.traits) or found.key == to:
             return []
-        events = self._define(entry)
+        events = self._update(entry)
         self._drop_if_empty(entry)
         return events
 
-    def _drop_if_empty(self, entry: _Entry) -> None:
-        """Forgets a group that has neither pods nor an object that is it."""
+    def _drop_if_empty(self, entry: _GroupEntry) -> None:
+        """Removes a group that has neither pods nor an object."""
         raw = self._object(entry.key)
         if entry.members or (raw is not None and entry.key in entry.dialect.keys_of(raw)):
             return
@@ -258,31 +258,31 @@ class GangRegistry:
             if not sharing:
                 del self._sharing[where]
 
-    def _define(self, entry: _Entry) -> list[Event]:
-        """Reads a group anew; an event if that makes another gang of it than before."""
-        gang = self._read(entry)
+    def _update(self, entry: _GroupEntry) -> list[Event]:
+        """Decodes a group again; returns an event if the gang has changed."""
+        gang = self._decode(entry)
         if gang == entry.gang:
             return []
         entry.gang = gang
         return [GangSeen(gang)] if gang is not None else [GangGone(entry.key)]
 
-    def _read(self, entry: _Entry) -> Gang | None:
+    def _decode(self, entry: _GroupEntry) -> Gang | None:
         raw = self._object(entry.key)
         if raw is not None and entry.dialect.is_individual(entry.key, raw):
             return None
         if not self._is_ours(entry, raw):
             return None
-        gang = entry.dialect.decode(entry.key, raw, entry.samples(), self.context)
+        gang = entry.dialect.decode(entry.key, raw, entry.representatives(), self.context)
         if gang is None:
             return None
         if entry.created is not None:
             gang = replace(gang, created=entry.created)
         if not gang.problem and len(entry.schedulers()) > 1:
-            gang = replace(gang, problem=_disagreement(entry.samples()))
+            gang = replace(gang, problem=_disagreement(entry.representatives()))
         return gang
 
-    def _is_ours(self, entry: _Entry, raw: RawObject | None) -> bool:
-        """Whether a group is for us to schedule: by its pods, else by those that are going to come."""
+    def _is_ours(self, entry: _GroupEntry, raw: RawObject | None) -> bool:
+        """Returns whether our scheduler serves a group: by its pods, else by the pods that are expected."""
         if entry.members:
             return not self.context.scheduler_names.isdisjoint(entry.schedulers())
         if raw is None:
@@ -291,8 +291,8 @@ class GangRegistry:
             return True
         return entry.dialect.expected_scheduler(raw, self.context) in self.context.scheduler_names
 
-    def _define_lone(self, pod: PodObject) -> list[Event]:
-        """A pod that starts by itself is made known as a gang only once it says something that others do not."""
+    def _update_lone(self, pod: PodObject) -> list[Event]:
+        """Emits a gang for a pod without a gang, but only if the pod sets options."""
         uid = pod.metadata.uid
         member = self.membership(pod)
         if member.gang is not None or not self._serves(pod):
@@ -307,8 +307,8 @@ class GangRegistry:
         self._lone[uid] = gang
         return [GangSeen(gang)]
 
-    def _alone_in(self, where: _ObjectKey) -> dict[GangKey, str | None]:
-        """For the groups of an object that are no gangs, the queue of their pods; None for the others."""
+    def _individual_queues(self, where: _ObjectKey) -> dict[GangKey, str | None]:
+        """Returns for every group of an object the queue of its pods if they are individual, else None."""
         raw = self._objects.get(where)
         return {
             key: annotation(raw.metadata, QUEUE)
@@ -317,16 +317,16 @@ class GangRegistry:
             for key in self._sharing.get(where, ())
         }
 
-    def _turn(self, where: _ObjectKey, before: dict[GangKey, str | None]) -> list[Event]:
-        """Reads the groups of an object anew, and notes the pods of those that became gangs or ceased to be."""
+    def _update_groups(self, where: _ObjectKey, before: dict[GangKey, str | None]) -> list[Event]:
+        """Decodes the groups of an object again, and records the pods of those that became or ceased to be gangs."""
         events: list[Event] = []
-        for key, alone in self._alone_in(where).items():
+        for key, queue in self._individual_queues(where).items():
             entry = self._entries[key]
-            events += self._define(entry)
-            if alone != before.get(key):
+            events += self._update(entry)
+            if queue != before.get(key):
                 for uid, pod in entry.members.items():
                     self._affected[uid] = None
-                    events += self._define_lone(pod)
+                    events += self._update_lone(pod)
         return events
 
     def _serves(self, pod: PodObject) -> bool:
@@ -339,20 +339,20 @@ class GangRegistry:
         return self._objects.get(self._where(key))
 
     def _owner_of(self, key: GangKey) -> str:
-        """What the pods of a gang belong to, as "namespace/name"."""
+        """Returns the owners of a gang's pods, as "namespace/name"."""
         entry = self._entries.get(key)
-        pods = entry.samples() if entry is not None else ()
+        pods = entry.representatives() if entry is not None else ()
         owners = {owner.name for pod in pods for owner in pod.metadata.owner_references or ()}
         return ",".join(f"{key.namespace}/{name}" for name in sorted(owners))
 
 
-def _read_marks(pod: PodObject, key: GangKey) -> _Marks:
-    over = pod.status.phase in _OVER or pod.metadata.deletion_timestamp is not None
-    return _Marks(over, pod.spec.scheduler_name, leader_role(pod), dialect_of(key).marks(pod))
+def _traits_of(pod: PodObject, key: GangKey) -> _Traits:
+    ended = pod.status.phase in _ENDED or pod.metadata.deletion_timestamp is not None
+    return _Traits(ended, pod.spec.scheduler_name, leader_role(pod), dialect_of(key).traits(pod))
 
 
-def _means_the_same(old: RawObject, raw: RawObject) -> bool:
-    """Whether two versions of an object define the same gangs: what was told on it does not matter."""
+def _defines_same_gangs(old: RawObject, raw: RawObject) -> bool:
+    """Returns whether two versions of an object define the same gangs: the status that we write does not matter."""
     return (
         old.spec == raw.spec
         and old.status.get("phase") == raw.status.get("phase")
@@ -369,5 +369,5 @@ def _disagreement(pods: Iterable[PodObject]) -> str:
     named: dict[str, str] = {}
     for pod in pods:
         named.setdefault(pod.spec.scheduler_name, pod.metadata.name)
-    said = " and ".join(f"pod {name} names {quote(scheduler)}" for scheduler, name in sorted(named.items()))
-    return f"spec.schedulerName: {said}; all pods of a gang must name one scheduler"
+    claims = " and ".join(f"pod {name} names {quote(scheduler)}" for scheduler, name in sorted(named.items()))
+    return f"spec.schedulerName: {claims}; all pods of a gang must name one scheduler"

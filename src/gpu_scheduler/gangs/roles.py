@@ -16,7 +16,7 @@ _ANNOTATIONS = (ROLE, *ROLE_LABELS)
 _LABELS = (*ROLE_LABELS, SPARK_ROLE)
 
 LEADERS = frozenset({"master", "chief", "driver", "launcher"})
-"""Roles that the others connect to when they start: their pods are bound first."""
+"""Roles that the other members connect to when they start: their pods are bound first."""
 LEADER_RANK = -1
 
 
@@ -31,13 +31,13 @@ def role_of(pod: PodObject) -> str:
 
 
 def leader_role(pod: PodObject) -> str:
-    """The pod's role if its pods go first, else ""."""
+    """Returns the pod's role if it is a leader's, else ""."""
     role = role_of(pod)
     return role if role.lower() in LEADERS else ""
 
 
 def rank_roles(roles: Iterable[Role], pods: Iterable[PodObject]) -> tuple[Role, ...]:
-    """The roles, and those of the pods that go first, with the ranks that follow from their names."""
+    """Returns the roles, and those of leader pods, with ranks by name."""
     found = {role.name: role for role in roles}
     for leader in sorted({leader_role(pod) for pod in pods} - {""}):
         found.setdefault(leader, Role(leader))

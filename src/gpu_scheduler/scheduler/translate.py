@@ -154,5 +154,5 @@ class Translator:
     def on_queues_changed(self, resource: Resource, changes: Sequence[ObjectChange[RawObject]]) -> None:
         """Handles queues, ours or Volcano's, that were added, modified or deleted."""
         for kind, raw, _ in changes:
-            handle = self.queues.lose if kind is ChangeKind.DELETED else self.queues.see
+            handle = self.queues.on_deleted if kind is ChangeKind.DELETED else self.queues.on_changed
             self.events += handle(resource, raw)

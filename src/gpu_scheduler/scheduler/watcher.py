@@ -263,6 +263,6 @@ class ClusterWatcher:
         self._reread_timer = None
         begun = time.perf_counter()
         self.translator.reread_groups()
-        self._owners.forget_unasked()
+        self._owners.forget_unused()
         self._batch_delay = OWNER_BATCH_DELAY + 10 * (time.perf_counter() - begun)
         self._wake()

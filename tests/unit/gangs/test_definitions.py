@@ -97,13 +97,13 @@ async def test_a_queue_gets_its_defaults_and_tells_its_use() -> None:
         }
         volcano = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "red"}}
         book = QueueRegistry()
-        book.see(QUEUES, made)
-        book.see(VOLCANO_QUEUES, await api.create(VOLCANO_QUEUES, volcano | {"spec": {}}, type=RawObject))
+        book.on_changed(QUEUES, made)
+        book.on_changed(VOLCANO_QUEUES, await api.create(VOLCANO_QUEUES, volcano | {"spec": {}}, type=RawObject))
         use = QueueUse(1, 1, 2, 0, {GPU: 9500, "cpu": 250})
         for name, resource in (("blue", QUEUES), ("red", VOLCANO_QUEUES)):
             for patch in book.encode(name, use, GPUS):
                 await api.patch(resource, patch.name, patch.body, subresource=patch.subresource)
-            book.see(resource, await api.get(resource, name, type=RawObject))
+            book.on_changed(resource, await api.get(resource, name, type=RawObject))
             assert book.encode(name, use, GPUS) == []
 
 

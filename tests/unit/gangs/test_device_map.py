@@ -33,8 +33,10 @@ def test_gpus_stay_in_the_order_they_were_written_in() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        pytest.param("", 0, "it is empty; write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1", id="empty"),
-        pytest.param(" \n\n", 0, "it is empty", id="blank"),
+        pytest.param(
+            "", 0, "the map is empty; write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1", id="empty"
+        ),
+        pytest.param(" \n\n", 0, "the map is empty", id="blank"),
         pytest.param("a=b", 1, "'a=b' is not an entry", id="no-index"),
         pytest.param("0=node1", 1, "'0=node1' is not an entry", id="no-gpus"),
         pytest.param("0:node1=0", 1, "is not an entry", id="swapped"),
@@ -42,11 +44,11 @@ def test_gpus_stay_in_the_order_they_were_written_in() -> None:
         pytest.param(
             "0=node1:0\n\n1=node1:-1", 3, "'-1' is not a GPU index; write numbers from 0 to 127", id="negative"
         ),
-        pytest.param("0=node1:0,0", 1, "GPU 0 is named twice; name each once", id="twice"),
+        pytest.param("0=node1:0,0", 1, "GPU 0 is listed twice; list each once", id="twice"),
         pytest.param("0=node1:999", 1, "'999' is not a GPU index", id="too-high"),
         pytest.param("0=node1:", 1, "'' is not a GPU index", id="no-gpu"),
         pytest.param("0=node1:0,", 1, "'' is not a GPU index", id="comma-at-the-end"),
-        pytest.param("0=node1:0\n0=node2:0", 2, "pod index 0 stands on line 1 already", id="index-twice"),
+        pytest.param("0=node1:0\n0=node2:0", 2, "pod index 0 is also on line 1", id="index-twice"),
         pytest.param("0=:0", 1, "'' is not a node name", id="no-node"),
         pytest.param("0=no de:0", 1, "'no de' is not a node name", id="space-in-node"),
         pytest.param("0=node1:0;1=node1:1", 1, "is not a GPU index", id="semicolon"),
@@ -68,10 +70,10 @@ def test_a_bad_map_is_refused_with_its_line_and_what_is_right(text: str, line: i
 def test_mistakes_are_found_on_every_line_until_there_are_enough() -> None:
     text = "a=b\n0=node1:0\n0=node1:1\n1=node1:0,0\n\n2=:0"
     assert [mistake.line for mistake in find_map_errors(text)] == [1, 3, 4, 6]
-    assert [mistake.line for mistake in find_map_errors("x\n" * 1000, most=3)] == [1, 2, 3]
+    assert [mistake.line for mistake in find_map_errors("x\n" * 1000, limit=3)] == [1, 2, 3]
     assert find_map_errors("0=node1:0") == []
     assert [str(mistake) for mistake in find_map_errors(" ")] == [
-        "it is empty; write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"
+        "the map is empty; write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"
     ]
 
 

@@ -41,16 +41,17 @@ def test_with_a_minimum_alone_the_controller_is_the_gang() -> None:
     [
         (
             {f"{GROUP}/gang-min": "4"},
-            f"{GROUP}/gang-min: the pod has no controller whose pods could be its gang; name the gang in {GROUP}/gang",
+            f"{GROUP}/gang-min: the pod has no controller whose pods could form the gang; "
+            f"name the gang in {GROUP}/gang",
         ),
         (
             {f"{GROUP}/gang": "a b\n"},
-            f"{GROUP}/gang: 'a b\\n' is not a valid name; use letters, digits, '-', '_' and '.', at most 253",
+            f"{GROUP}/gang: 'a b\\n' is not a valid name; write at most 253 letters, digits, '-', '_' and '.'",
         ),
         (
             {f"{GROUP}/gang": "other/train"},
-            f"{GROUP}/gang: 'other/train' names a namespace, but a gang is in that of its pods; write 'train',"
-            " and have its pods in one namespace",
+            f"{GROUP}/gang: 'other/train' contains a namespace, but a gang is in the namespace of its pods; "
+            "write 'train', and create all its pods in one namespace",
         ),
     ],
 )
@@ -69,7 +70,7 @@ def test_what_pods_say_about_their_gang_is_put_together() -> None:
 def test_pods_that_contradict_each_other_are_a_problem_that_says_so() -> None:
     gang = decode(KEY, None, member("a", gang_min="4"), member("b", gang_min="5"))
     assert gang.problem == (
-        f"{GROUP}/gang-min: pod a says '4' and pod b says '5'; all pods of a gang must say the same"
+        f"{GROUP}/gang-min: pod a has '4' and pod b has '5'; all pods of a gang must have the same value"
     )
 
 

@@ -53,7 +53,7 @@ def test_a_podgroup_is_read() -> None:
         ),
         (
             {"schedulingPolicy": POLICY, "parentCompositePodGroupName": "all"},
-            "spec.parentCompositePodGroupName: 'all': groups of groups are not supported; leave it out",
+            "spec.parentCompositePodGroupName: 'all': nested groups are not supported; remove the field",
         ),
     ],
 )

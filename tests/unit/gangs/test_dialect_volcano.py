@@ -92,7 +92,7 @@ def test_network_tiers_are_topology_levels_from_the_tightest_up(rule: Json, foun
         ),
         (
             {"subGroupPolicy": [{"name": "a"}]},
-            "spec.subGroupPolicy: groups within a group are not supported; use spec.minTaskMember",
+            "spec.subGroupPolicy: nested groups are not supported; use spec.minTaskMember",
         ),
     ],
 )

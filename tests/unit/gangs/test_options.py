@@ -11,7 +11,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, GangKey, Notes, OnMemberLost, Role, Slot, TopologyRule
 from gpu_scheduler.gangs.contract import ANNOTATIONS, GROUP, NOTES
 from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources, read_membership
-from gpu_scheduler.gangs.notes import LONGEST, change_notes, with_notes
+from gpu_scheduler.gangs.notes import MAX_BYTES, change_notes, with_notes
 from gpu_scheduler.gangs.options import find_bad_options, find_unknown_keys, with_options
 from gpu_scheduler.gangs.roles import rank_roles
 from tests.unit.gangs.gang_parts import status
@@ -54,9 +54,9 @@ def test_an_option_is_read(name: str, text: str, field: str, value: object) -> N
         ("hold-seconds", "nan", "'nan' is not a number of seconds above 0; write for example \"300\""),
         ("paused", "yes", '\'yes\' is neither "true" nor "false"'),
         ("on-member-lost", "cry", '\'cry\' is not one of "hold", "restart", "shrink"'),
-        ("topology", "rack", "'rack' is not a rule; write \"required:rack,preferred:nvlink\" or the like"),
-        ("topology", "required:", "'required:' is not a rule; write \"required:rack,preferred:nvlink\" or the like"),
-        ("topology", "required:a,", "'' is not a rule; write \"required:rack,preferred:nvlink\" or the like"),
+        ("topology", "rack", "'rack' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
+        ("topology", "required:", "'required:' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
+        ("topology", "required:a,", "'' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
     ],
 )
 def test_a_bad_option_becomes_one_line_that_names_the_field(name: str, text: str, line: str) -> None:
@@ -174,7 +174,7 @@ def test_a_nomination_too_long_for_an_annotation_is_left_out() -> None:
     written = change_notes(
         None, status(Phase.NOMINATED, notes=Notes(nomination=slots, nominated_at=1.0, below_since=2.0))
     )
-    assert len(written[NOTES]) < LONGEST
+    assert len(written[NOTES]) < MAX_BYTES
     assert with_notes(GANG, written).notes.nomination == ()
     assert with_notes(GANG, written).notes.below_since == 2.0
 

@@ -86,7 +86,7 @@ async def test_owner_of_a_kind_that_is_not_served_is_asked_for_once_it_is() -> N
 
 
 async def test_owner_is_asked_for_until_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners_module, "_AGAIN", 0.01)
+    monkeypatch.setattr(owners_module, "_RETRY_INTERVAL", 0.01)
     async with office(*[500] * 5, thing("job", 1)) as here:
         here.owners.find("ns", JOB)
         await until(lambda: here.arrived)
@@ -98,12 +98,12 @@ async def test_owners_that_nobody_asks_for_any_more_are_forgotten() -> None:
         here.owners.find("ns", JOB)
         await until(lambda: here.arrived)
         await settled(here)
-        here.owners.forget_unasked()
+        here.owners.forget_unused()
         assert here.owners.find("ns", JOB) is not None
-        here.owners.forget_unasked()
+        here.owners.forget_unused()
         assert here.owners.find("ns", JOB) is not None
-        here.owners.forget_unasked()
-        here.owners.forget_unasked()
+        here.owners.forget_unused()
+        here.owners.forget_unused()
         assert here.owners.find("ns", JOB) == {}
         await until(lambda: here.arrived == 2)
 

@@ -24,10 +24,10 @@ def test_our_queue_is_read() -> None:
         allowedNamespaces=["x", "y"],
         closed=True,
     )
-    assert QueueRegistry().see(QUEUES, raw) == [
+    assert QueueRegistry().on_changed(QUEUES, raw) == [
         QueueSeen(Queue("blue", 3, {GPU: 8, "cpu": 1500}, {GPU: 16}, False, False, False, ("x", "y")))
     ]
-    assert QueueRegistry().see(QUEUES, group("blue")) == [QueueSeen(Queue("blue"))]
+    assert QueueRegistry().on_changed(QUEUES, group("blue")) == [QueueSeen(Queue("blue"))]
 
 
 def test_volcanos_queue_is_read() -> None:
@@ -40,36 +40,36 @@ def test_volcanos_queue_is_read() -> None:
         reclaimable=False,
         status={"state": "Open"},
     )
-    assert QueueRegistry().see(VOLCANO_QUEUES, raw) == [
+    assert QueueRegistry().on_changed(VOLCANO_QUEUES, raw) == [
         QueueSeen(Queue("blue", 2, {GPU: 8, "cpu": 2000}, {GPU: 16}, reclaimable=False))
     ]
     closed = group("blue", status={"state": "Closing"})
-    assert QueueRegistry().see(VOLCANO_QUEUES, closed) == [QueueSeen(Queue("blue", open=False))]
+    assert QueueRegistry().on_changed(VOLCANO_QUEUES, closed) == [QueueSeen(Queue("blue", open=False))]
 
 
 def test_of_two_queues_of_one_name_ours_counts() -> None:
     book = QueueRegistry()
-    book.see(VOLCANO_QUEUES, group("blue", weight=2))
-    assert book.see(QUEUES, group("blue", weight=3)) == [QueueSeen(Queue("blue", 3))]
-    assert book.see(VOLCANO_QUEUES, group("blue", weight=4)) == []
-    assert book.lose(QUEUES, group("blue")) == [QueueSeen(Queue("blue", 4))]
-    assert book.lose(VOLCANO_QUEUES, group("blue")) == [QueueGone("blue")]
-    assert book.lose(VOLCANO_QUEUES, group("blue")) == []
+    book.on_changed(VOLCANO_QUEUES, group("blue", weight=2))
+    assert book.on_changed(QUEUES, group("blue", weight=3)) == [QueueSeen(Queue("blue", 3))]
+    assert book.on_changed(VOLCANO_QUEUES, group("blue", weight=4)) == []
+    assert book.on_deleted(QUEUES, group("blue")) == [QueueSeen(Queue("blue", 4))]
+    assert book.on_deleted(VOLCANO_QUEUES, group("blue")) == [QueueGone("blue")]
+    assert book.on_deleted(VOLCANO_QUEUES, group("blue")) == []
 
 
 def test_the_default_queue_is_for_those_who_name_none() -> None:
     book = QueueRegistry()
-    assert book.see(VOLCANO_QUEUES, group("default", weight=2)) == [QueueSeen(Queue("", 2))]
+    assert book.on_changed(VOLCANO_QUEUES, group("default", weight=2)) == [QueueSeen(Queue("", 2))]
     assert book.names() == {""}
     (patch,) = book.encode("", QueueUse(running=1), GPUS)
     assert patch.name == "default"
-    assert book.lose(VOLCANO_QUEUES, group("default")) == [QueueGone("")]
+    assert book.on_deleted(VOLCANO_QUEUES, group("default")) == [QueueGone("")]
 
 
 def test_a_change_that_means_nothing_is_no_event() -> None:
     book = QueueRegistry()
-    book.see(QUEUES, group("blue", quota={GPU: "8"}))
-    assert book.see(QUEUES, group("blue", quota={GPU: 8}, status={"pending": 3})) == []
+    book.on_changed(QUEUES, group("blue", quota={GPU: "8"}))
+    assert book.on_changed(QUEUES, group("blue", quota={GPU: 8}, status={"pending": 3})) == []
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_a_change_that_means_nothing_is_no_event() -> None:
 def test_a_queue_that_makes_no_sense_is_closed_and_says_why(spec: Json, problem: str) -> None:
     book = QueueRegistry()
     raw = group("blue", **spec)
-    assert book.see(QUEUES, raw) == [QueueSeen(Queue("blue", open=False))]
+    assert book.on_changed(QUEUES, raw) == [QueueSeen(Queue("blue", open=False))]
     patches = book.encode("blue", QueueUse(), GPUS)
     assert said(patches) == {"problem": problem}
-    book.see(QUEUES, patched(group("blue"), patches))
+    book.on_changed(QUEUES, patched(group("blue"), patches))
     assert said(book.encode("blue", QueueUse(), GPUS)) == {"problem": None}
 
 
 def test_our_queue_tells_its_use_and_what_it_borrowed() -> None:
     book = QueueRegistry()
     raw = group("blue", quota={GPU: 2, "cpu": "4"})
-    book.see(QUEUES, raw)
+    book.on_changed(QUEUES, raw)
     patches = book.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2300, "cpu": 4000, "memory": 1024, "pods": 0}), GPUS)
     assert (patches[0].resource, patches[0].subresource) == (QUEUES, "status")
     assert said(patches) == {
@@ -101,7 +101,7 @@ def test_our_queue_tells_its_use_and_what_it_borrowed() -> None:
         "allocated": {GPU: "2300m", "cpu": "4", "memory": "1024"},
         "borrowed": {GPU: "300m"},
     }
-    book.see(QUEUES, patched(raw, patches))
+    book.on_changed(QUEUES, patched(raw, patches))
     assert book.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2300, "cpu": 4000, "memory": 1024}), GPUS) == []
     assert said(book.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2000}), GPUS)) == {
         "allocated": {GPU: "2", "cpu": None, "memory": None},
@@ -112,10 +112,10 @@ def test_our_queue_tells_its_use_and_what_it_borrowed() -> None:
 def test_volcanos_queue_tells_its_use_in_volcanos_words() -> None:
     book = QueueRegistry()
     raw = group("blue")
-    book.see(VOLCANO_QUEUES, raw)
+    book.on_changed(VOLCANO_QUEUES, raw)
     patches = book.encode("blue", QueueUse(1, 2, 3, 0, {GPU: 3000}), GPUS)
     assert said(patches) == {"pending": 1, "inqueue": 2, "running": 3, "state": "Open", "allocated": {GPU: "3"}}
-    book.see(VOLCANO_QUEUES, patched(raw, patches))
+    book.on_changed(VOLCANO_QUEUES, patched(raw, patches))
     assert book.encode("blue", QueueUse(1, 2, 3, 0, {GPU: 3000}), GPUS) == []
     assert book.encode("red", QueueUse(), GPUS) == []
 

@@ -221,7 +221,7 @@ def test_a_contradiction_comes_and_goes_with_the_pod_that_makes_it() -> None:
     book = GangRegistry(context())
     book.on_pod_changed(noted("a"))
     (gang,) = seen(book.on_pod_changed(noted("b", "5")))
-    assert "pod a says '4' and pod b says '5'" in gang.problem
+    assert "pod a has '4' and pod b has '5'" in gang.problem
     (gang,) = seen(book.on_pod_changed(noted("b", "4")))
     assert gang.problem == ""
 

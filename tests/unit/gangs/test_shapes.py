@@ -112,7 +112,7 @@ def test_on_the_hosts_network_every_port_is_the_nodes() -> None:
         pytest.param({"resources": {"limits": {"cpu": ""}}}, "spec.resources.limits['cpu']: quantity", id="pod-level"),
         pytest.param(
             {"containers": [asking(1), asking(1, "b", AMD)]},
-            "spec.containers: nvidia.com/gpu and amd.com/gpu are asked for; ask for one kind of GPU",
+            "spec.containers: nvidia.com/gpu and amd.com/gpu are requested; request one kind of GPU",
             id="two-kinds",
         ),
         pytest.param({"affinity": {"nodeAffinity": 7}}, "spec.affinity.nodeAffinity: Expected `object", id="type"),
@@ -148,7 +148,7 @@ def test_a_share_is_between_one_and_999(text: str) -> None:
     gates = shape(pod(annotations={MILLI: text})).gates
     assert gates[0].kind is GateKind.BAD_REQUEST
     assert gates[0].subject.startswith("gpu-scheduler.io/gpu-milli: ")
-    assert "write thousandths of one, from 1 to 999" in gates[0].subject
+    assert "write thousandths of a GPU, from 1 to 999" in gates[0].subject
 
 
 def test_a_share_goes_with_no_whole_gpus() -> None:
@@ -167,10 +167,15 @@ def test_a_map_names_the_node_and_the_gpus_of_this_pods_index() -> None:
 @pytest.mark.parametrize(
     ("name", "annotations", "gpus", "said"),
     [
-        ("worker-0", {MAP: "0=node1:0,0"}, 0, "gpu-scheduling-map: line 1: GPU 0 is named twice"),
+        ("worker-0", {MAP: "0=node1:0,0"}, 0, "gpu-scheduling-map: line 1: GPU 0 is listed twice"),
         ("worker-7", {MAP: "0=node1:0"}, 0, "gpu-scheduling-map: there is no line for pod index 7, only for 0; add"),
         ("worker", {MAP: "0=node1:0"}, 0, "gpu-scheduling-map: the pod has no index"),
-        ("worker-0", {MAP: "0=node1:0", MILLI: "300"}, 0, "gpu-scheduling-map: a map gives whole GPUs; remove it, or"),
+        (
+            "worker-0",
+            {MAP: "0=node1:0", MILLI: "300"},
+            0,
+            "gpu-scheduling-map: a map assigns whole GPUs; remove it, or",
+        ),
         ("worker-0", {MAP: "0=node1:0"}, 2, "gpu-scheduling-map: 1 GPUs for pod index 0, but 2 of nvidia.com/gpu"),
     ],
 )

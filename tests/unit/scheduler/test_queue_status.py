@@ -82,7 +82,7 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
         book = QueueRegistry()
         for name in ("blue", "default"):
             made = await bystander.create(QUEUES, written(QUEUES, name, spec={}), type=RawObject)
-            book.see(QUEUES, made)
+            book.on_changed(QUEUES, made)
         engine = engine_with(("blue", Phase.WAITING), ("blue", Phase.RUNNING), ("", Phase.RUNNING))
         engine.state.quota.charge([a_pod("a", shape_of(2))], "blue")
         proxy.plan("PATCH", "queues/blue", answer_with(500))
@@ -100,7 +100,7 @@ async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeyp
             assert (found["pending"], found["running"], found["allocated"]) == (1, 1, {"cpu": "1", GPU: "2"})
             assert (await status("default"))["running"] == 1
             for name in ("blue", "default"):
-                book.see(QUEUES, await bystander.get(QUEUES, name, type=RawObject))
+                book.on_changed(QUEUES, await bystander.get(QUEUES, name, type=RawObject))
             await asyncio.sleep(0.05)
             before = proxy.count("PATCH")
             await asyncio.sleep(0.1)

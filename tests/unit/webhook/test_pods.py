@@ -87,7 +87,7 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
 @pytest.mark.parametrize(
     ("body", "result"),
     [
-        pytest.param(mapped(text=""), f"{MAP}: it is empty; {EXAMPLE}", id="map-empty"),
+        pytest.param(mapped(text=""), f"{MAP}: the map is empty; {EXAMPLE}", id="map-empty"),
         pytest.param(mapped(text="a=b"), f"{MAP}: line 1: 'a=b' is not an entry; {EXAMPLE}", id="map-no-entry"),
         pytest.param(
             mapped(text="-1=node1:0"), f"{MAP}: line 1: '-1=node1:0' is not an entry; {EXAMPLE}", id="map-negative"
@@ -98,7 +98,7 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
             id="map-gpu-negative",
         ),
         pytest.param(
-            mapped(text="0=node1:0,0"), f"{MAP}: line 1: GPU 0 is named twice; name each once", id="map-twice"
+            mapped(text="0=node1:0,0"), f"{MAP}: line 1: GPU 0 is listed twice; list each once", id="map-twice"
         ),
         pytest.param(
             mapped(text="0=node1:999"), f"{MAP}: line 1: '999' is not a GPU index; {NUMBERS}", id="map-absurd"
@@ -146,20 +146,20 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
         ),
         pytest.param(
             pod(annotations={MAP: THREE, MILLI: "300"}),
-            f"{MAP}: a map gives whole GPUs; remove it, or {MILLI}",
+            f"{MAP}: a map assigns whole GPUs; remove it, or {MILLI}",
             id="map-and-share",
         ),
         *(
             pytest.param(
                 pod(annotations={MILLI: text}),
-                f"{MILLI}: '{text}' is not a share of a GPU; write thousandths of one, from 1 to 999",
+                f"{MILLI}: '{text}' is not a share of a GPU; write thousandths of a GPU, from 1 to 999",
                 id=f"share-{text or 'empty'}",
             )
             for text in ("", "0", "1000", "-1", "0.3", "300m", "many")
         ),
         pytest.param(
             pod(annotations={MILLI: "300"}, containers=[container(gpus="1")]),
-            f"{MILLI}: a share of one GPU goes with no whole ones; remove it, or the request for {GPU}",
+            f"{MILLI}: a share cannot be combined with whole GPUs; remove it, or the request for {GPU}",
             id="share-and-request",
         ),
         pytest.param(
@@ -175,7 +175,7 @@ NUMBERS = "write numbers from 0 to 127, separated by commas"
         ),
         pytest.param(
             pod(containers=[container(resources={"limits": {GPU: "1", "amd.com/gpu": "1"}})]),
-            f"spec.containers: {GPU} and amd.com/gpu are asked for; ask for one kind of GPU",
+            f"spec.containers: {GPU} and amd.com/gpu are requested; request one kind of GPU",
             id="two-kinds-of-gpus",
         ),
     ],
@@ -194,21 +194,23 @@ SECONDS = 'is not a number of seconds above 0; write for example "300"'
     ("annotations", "result"),
     [
         pytest.param(
-            {GANG: "a b", GANG_MIN: "2"}, f"{GANG}: 'a b' is not a valid name; use letters, digits,", id="gang-no-name"
+            {GANG: "a b", GANG_MIN: "2"},
+            f"{GANG}: 'a b' is not a valid name; write at most 253 letters, digits,",
+            id="gang-no-name",
         ),
         pytest.param(
             {GANG: "g" * 254, GANG_MIN: "2"},
-            f"{GANG}: '{'g' * 60}...' is not a valid name; use letters",
+            f"{GANG}: '{'g' * 60}...' is not a valid name; write at most 253",
             id="gang-long",
         ),
         pytest.param(
             {GANG: "other/train", GANG_MIN: "2"},
-            f"{GANG}: 'other/train' names a namespace, but a gang is in that of its pods; write 'train', and have its",
+            f"{GANG}: 'other/train' contains a namespace, but a gang is in the namespace of its pods; write",
             id="gang-of-another-namespace",
         ),
         pytest.param(
             {"scheduling.k8s.io/group-name": "other/train"},
-            "scheduling.k8s.io/group-name: 'other/train' names a namespace, but a gang is in that of its pods; write",
+            "scheduling.k8s.io/group-name: 'other/train' contains a namespace, but a gang is in the namespace of",
             id="volcano-group-of-another-namespace",
         ),
         pytest.param({GANG: "a", GANG_MIN: "0"}, f"{GANG_MIN}: '0' is not a valid number; {MORE_THAN}", id="min-0"),
@@ -227,7 +229,7 @@ SECONDS = 'is not a number of seconds above 0; write for example "300"'
         pytest.param({GANG: "a", GANG_MIN: "\u0664"}, f"{GANG_MIN}: '\u0664' is not a valid number", id="min-unicode"),
         pytest.param(
             {GANG_MIN: "2"},
-            f"{GANG_MIN}: the pod has no controller whose pods could be its gang; name the gang in {GANG}",
+            f"{GANG_MIN}: the pod has no controller whose pods could form the gang; name the gang in {GANG}",
             id="min-of-a-bare-pod",
         ),
         pytest.param({f"{GROUP}/timeout-seconds": "5m"}, f"{GROUP}/timeout-seconds: '5m' {SECONDS}", id="timeout"),
@@ -241,7 +243,7 @@ SECONDS = 'is not a number of seconds above 0; write for example "300"'
         pytest.param({f"{GROUP}/paused": "yes"}, f'{GROUP}/paused: \'yes\' is neither "true" nor "false"', id="paused"),
         pytest.param(
             {f"{GROUP}/topology": "rack"},
-            f"{GROUP}/topology: 'rack' is not a rule; write \"required:rack,preferred:nvlink\" or the like",
+            f"{GROUP}/topology: 'rack' is not a rule; write \"required:rack,preferred:nvlink\" or similar",
             id="topology",
         ),
         pytest.param(
@@ -367,7 +369,7 @@ def test_several_problems_are_all_reported() -> None:
     assert result.startswith(
         f"6 problems: (1) {MAP}: line 1: 'a=b' is not an entry; {EXAMPLE}; (2) {MAP}: line 2: GPU 0 is"
     )
-    assert f"(3) {MAP}: line 4: pod index 0 stands on line 3 already; write each index once; (4) {GANG_MIN}:" in result
+    assert f"(3) {MAP}: line 4: pod index 0 is also on line 3; write each index once; (4) {GANG_MIN}:" in result
     assert f"(6) {GROUP}/paused" in result
 
 

@@ -1,4 +1,7 @@
-"""The ways in which people say that pods belong together, and which of them counts when a pod uses several."""
+"""Dialects: one file for each way to define a gang, and the table of all of them.
+
+To add a dialect, write a file like `scheduler_plugins.py` and enter it in DIALECTS.
+"""
 
 from __future__ import annotations
 
@@ -51,17 +54,17 @@ _BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, LONE_PODS)}
 
 
 def dialect_named(name: str) -> Dialect:
-    """A dialect by its name."""
+    """Returns a dialect by its name."""
     return _BY_NAME[name]
 
 
 def dialect_of(key: GangKey) -> Dialect:
-    """The dialect in which a gang is written."""
+    """Returns the dialect of a gang."""
     return _BY_NAME[key.dialect]
 
 
 def read_membership(pod: PodObject) -> Membership:
-    """Where a pod says that it belongs, whatever the object it names may say."""
+    """Returns the membership that a pod declares, regardless of the object that it names."""
     for dialect in DIALECTS:
         found = dialect.membership(pod)
         if found is not None:
@@ -70,7 +73,7 @@ def read_membership(pod: PodObject) -> Membership:
 
 
 def choose_resources(is_served: Callable[[Resource], bool]) -> dict[str, Resource]:
-    """For every dialect whose objects an API server serves, by name, the best version of them."""
+    """Returns the best served version of each dialect's object, by the name of the dialect."""
     found: dict[str, Resource] = {}
     for dialect in DIALECTS:
         for resource in dialect.resources:

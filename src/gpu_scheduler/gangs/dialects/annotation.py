@@ -1,11 +1,11 @@
-"""Gangs without an object: pods say by annotation to which gang they belong, or that they start alone.
+"""Gangs without an object: annotations of pods name the gang.
 
 With `gpu-scheduler.io/gang` pods of one namespace form the gang of that name. With `gpu-scheduler.io/gang-min` alone
 the pods of one controller form a gang, called for example "Job/train/5f0c2a81": the last part is the beginning of the
 controller's uid, so that a job of the same name made later is another gang.
 
-What the pods say about their gang they must say alike; a pod may also say nothing. The scheduler's notes are on one of
-the pods.
+All pods that set an option must set the same value; a pod may also set none. The scheduler's notes are on one of the
+pods.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UID_SHOWN = 8
 
 
 def display_name(key: GangKey) -> str:
-    """A gang as people know it: namespace and name; where it is a controller, kind and name without the uid."""
+    """Returns the gang's namespace and name; for a gang of a controller, without the uid."""
     kind, _, rest = key.name.partition("/")
     if key.dialect == Annotations.name and rest:
         return f"{key.namespace}/{kind}/{rest.rpartition('/')[0]}"
@@ -53,12 +53,12 @@ def display_name(key: GangKey) -> str:
 
 
 class Annotations(Dialect):
-    """Pods that name their gang, or whose controller is it."""
+    """Gangs that are named by annotation, or formed by the pods of a controller."""
 
     name = "annotation"
 
     def group_of(self, pod: PodObject) -> str:
-        """The gang that a pod names, else its controller; "" for neither."""
+        """Returns the gang that a pod names, else its controller; "" for neither."""
         meta = pod.metadata
         named = annotation(meta, GANG)
         if named:
@@ -67,42 +67,42 @@ class Annotations(Dialect):
         return f"{owner.kind}/{owner.name}/{owner.uid[:_UID_SHOWN]}" if owner is not None else ""
 
     def membership(self, pod: PodObject) -> Membership | None:
-        """Where a pod belongs that carries one of the two annotations."""
-        notes = pod.metadata.annotations
-        if not notes or not (notes.get(GANG) or notes.get(GANG_MIN)):
+        """Returns the membership of a pod with one of the two annotations."""
+        annotations = pod.metadata.annotations
+        if not annotations or not (annotations.get(GANG) or annotations.get(GANG_MIN)):
             return None
         found = super().membership(pod)
         if found is not None:
             return found
-        if notes.get(GANG):
-            problem = _refuse_name(notes[GANG])
+        if annotations.get(GANG):
+            problem = _refuse_name(annotations[GANG])
         else:
-            problem = f"{GANG_MIN}: the pod has no controller whose pods could be its gang; name the gang in {GANG}"
+            problem = f"{GANG_MIN}: the pod has no controller whose pods could form the gang; name the gang in {GANG}"
         return Membership(None, role_of(pod), queue_of(pod), problem)
 
-    def marks(self, pod: PodObject) -> Hashable:
-        """Every annotation that says something about the gang."""
-        notes = pod.metadata.annotations or {}
-        return tuple(notes.get(name) for name in (GANG_MIN, NOTES, *OPTIONS))
+    def traits(self, pod: PodObject) -> Hashable:
+        """Returns every annotation that affects the gang."""
+        annotations = pod.metadata.annotations or {}
+        return tuple(annotations.get(name) for name in (GANG_MIN, NOTES, *OPTIONS))
 
     def keys_of(self, raw: RawObject) -> tuple[GangKey, ...]:
-        """None: there are no objects."""
+        """Returns (): there are no objects."""
         return ()
 
     def object_name(self, key: GangKey) -> str:
-        """None."""
+        """Returns ""."""
         return ""
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
     ) -> Gang | None:
-        """The gang that its pods describe together."""
+        """Returns the gang that its pods define together."""
         if not pods:
             return None
-        said, problem, minimum = _hear(pods), "", 1
+        declared, problem, minimum = _first_values(pods), "", 1
         try:
-            _check_agreement(said, pods)
-            minimum = read_gang_min(annotation(said[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in said else None)
+            _check_agreement(declared, pods)
+            minimum = read_gang_min(annotation(declared[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in declared else None)
         except BadOptionError as error:
             problem = str(error)
         gang = Gang(
@@ -114,32 +114,32 @@ class Annotations(Dialect):
             problem=problem,
         )
         carrier = next((pod for pod in pods if annotation(pod.metadata, NOTES)), None)
-        options = {name: annotation(pod.metadata, name) for name, pod in said.items()}
+        options = {name: annotation(pod.metadata, name) for name, pod in declared.items()}
         return with_notes(with_options(gang, options), carrier.metadata.annotations if carrier is not None else None)
 
     def encode(
         self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
     ) -> list[StatusPatch]:
-        """The notes; everything else is told in Events."""
+        """Returns the patch of the notes; everything else is in Events."""
         return patch_object(PODS, raw.metadata, change_notes(raw.metadata.annotations, update.status))
 
 
 class LonePods(Annotations):
-    """Pods of no gang. One that sets options, or about which something was noted, is a gang of one with those."""
+    """Pods without a gang. A pod that sets options, or has notes, is a gang of one."""
 
     name = LONE_POD
 
     def group_of(self, pod: PodObject) -> str:
-        """The pod itself."""
+        """Returns the uid of the pod."""
         return pod.metadata.uid
 
     def has_options(self, pod: PodObject) -> bool:
-        """Whether a pod sets options, or notes are on it."""
-        notes = pod.metadata.annotations
-        return notes is not None and any(name in notes for name in (NOTES, *OPTIONS))
+        """Returns whether a pod sets options or has notes."""
+        annotations = pod.metadata.annotations
+        return annotations is not None and any(name in annotations for name in (NOTES, *OPTIONS))
 
     def decode(self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext) -> Gang:
-        """The pod as a gang of one."""
+        """Returns the pod as a gang of one."""
         meta = next(iter(pods)).metadata
         return with_notes(with_options(Gang(key, created=created_at(meta)), meta.annotations), meta.annotations)
 
@@ -147,30 +147,30 @@ class LonePods(Annotations):
 def _refuse_name(named: str) -> str:
     if "/" in named:
         return refuse_namespace(GANG, named)
-    return f"{GANG}: {quote(named)} is not a valid name; use letters, digits, '-', '_' and '.', at most 253"
+    return f"{GANG}: {quote(named)} is not a valid name; write at most 253 letters, digits, '-', '_' and '.'"
 
 
-def _hear(pods: Collection[PodObject]) -> dict[str, PodObject]:
-    """For every annotation about the gang, the first pod that has it."""
-    said: dict[str, PodObject] = {}
+def _first_values(pods: Collection[PodObject]) -> dict[str, PodObject]:
+    """Returns for every annotation about the gang the first pod that has it."""
+    declared: dict[str, PodObject] = {}
     for pod in pods:
         for name in (GANG_MIN, *OPTIONS):
             if annotation(pod.metadata, name):
-                said.setdefault(name, pod)
-    return said
+                declared.setdefault(name, pod)
+    return declared
 
 
-def _check_agreement(said: dict[str, PodObject], pods: Collection[PodObject]) -> None:
-    for name, first in said.items():
+def _check_agreement(declared: dict[str, PodObject], pods: Collection[PodObject]) -> None:
+    for name, first in declared.items():
         for pod in pods:
             text = annotation(pod.metadata, name)
             if text and text != annotation(first.metadata, name):
-                one = f"pod {first.metadata.name} says {quote(annotation(first.metadata, name))}"
-                other = f"pod {pod.metadata.name} says {quote(text)}"
-                raise BadOptionError(f"{name}: {one} and {other}; all pods of a gang must say the same")
+                one = f"pod {first.metadata.name} has {quote(annotation(first.metadata, name))}"
+                other = f"pod {pod.metadata.name} has {quote(text)}"
+                raise BadOptionError(f"{name}: {one} and {other}; all pods of a gang must have the same value")
 
 
 def read_gang_min(text: str | None) -> int:
-    """The minimum that an annotation states, or BadOptionError."""
+    """Returns the minimum that an annotation declares; raises BadOptionError."""
     number = int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else text
     return read_minimum(number, GANG_MIN)

@@ -16,7 +16,7 @@ from gpu_scheduler.k8s.resources import Resource
 
 
 class Membership(NamedTuple):
-    """Where a pod belongs: no gang means that it starts by itself, or not at all while there is a problem."""
+    """The gang, role and queue of a pod. Without a gang it starts by itself, or not at all if there is a problem."""
 
     gang: GangKey | None = None
     role: str = ""
@@ -25,25 +25,25 @@ class Membership(NamedTuple):
 
 
 class StatusMessage(NamedTuple):
-    """What people are told about a gang: a word for machines and a sentence for them."""
+    """A reason for programs and a message for people."""
 
     reason: str
     message: str
 
 
 class StatusUpdate(NamedTuple):
-    """Everything that a gang's object is to say. `alive` are the gangs that share the object, this one included;
-    `owner` is what its pods belong to."""
+    """The status to write on a gang's object. `alive` are the gangs that share the object, this one included;
+    `owner` names the owners of its pods."""
 
     status: Status
-    told: StatusMessage
+    message: StatusMessage
     now: float
     alive: Collection[GangKey] = ()
     owner: str = ""
 
 
 class StatusPatch(NamedTuple):
-    """A merge patch of one object, or of its subresource."""
+    """A merge patch of one object, or of a subresource."""
 
     resource: Resource
     namespace: str
@@ -53,7 +53,7 @@ class StatusPatch(NamedTuple):
 
 
 def patch_object(resource: Resource, meta: Meta, annotations: Json, status: Json | None = None) -> list[StatusPatch]:
-    """The patches that change these annotations and these fields of the status, if any; never of a namesake."""
+    """Returns the patches for annotations and status fields; the uid protects a later object of the same name."""
     where = (resource, meta.namespace, meta.name)
     patches = []
     if annotations:
@@ -73,12 +73,11 @@ def _no_owner(_namespace: str, _owner: OwnerReference) -> Json | None:
 
 @dataclass(slots=True)
 class GangContext:
-    """What reading and writing gangs depends on besides their objects.
+    """What decoding and encoding of gangs depends on besides their objects.
 
-    `resources` says in which version each dialect's objects are served here; a dialect without an entry has none.
-    `levels` are the names of the topology levels, widest first. `owner_of` gives the object that an owner reference
-    means: {} while it is on its way, None where it cannot be read; `shape_of` reads a pod template, and gives None for
-    one that makes no sense.
+    `resources` maps each dialect to the served version of its object, if any. `levels` are the names of the topology
+    levels, widest first. `owner_of` returns the object of an owner reference: {} while it is being fetched, None if it
+    cannot be read. `shape_of` decodes a pod template and returns None for an invalid one.
     """
 
     scheduler_names: frozenset[str]
@@ -124,48 +123,48 @@ class Dialect:
         return tuple(found)
 
     def group_of(self, pod: PodObject) -> str:
-        """The gang's name that a pod speaks of, within the pod's own namespace; "" for none."""
+        """Returns the name of the gang that a pod names, within the pod's namespace; "" for none."""
         raise NotImplementedError
 
     def membership(self, pod: PodObject) -> Membership | None:
-        """Where a pod belongs if it speaks this dialect, else None."""
+        """Returns the membership of a pod that uses this dialect, else None."""
         group = self.group_of(pod)
         if not group:
             return None
         return Membership(GangKey(self.name, pod.metadata.namespace, group), role_of(pod), queue_of(pod))
 
-    def marks(self, pod: PodObject) -> Hashable:
-        """What a pod itself says about its gang's definition. Of pods with equal marks only one is ever looked at."""
+    def traits(self, pod: PodObject) -> Hashable:
+        """Returns what a pod itself declares about its gang. Of pods with equal traits `decode` gets only one."""
         return ()
 
     def keys_of(self, raw: RawObject) -> tuple[GangKey, ...]:
-        """The gangs that an object is by itself, with or without pods."""
+        """Returns the gangs that an object defines even without pods."""
         return (GangKey(self.name, raw.metadata.namespace, raw.metadata.name),)
 
     def object_name(self, key: GangKey) -> str:
-        """The name of the object that defines a gang; "" where only its pods do."""
+        """Returns the name of the gang's object; "" if pods alone define it."""
         return key.name
 
     def is_individual(self, key: GangKey, raw: RawObject) -> bool:
-        """Whether the pods of this group are no gang: each starts by itself."""
+        """Returns whether the pods of this group start individually, not as a gang."""
         return False
 
     def expected_scheduler(self, raw: RawObject, context: GangContext) -> str:
-        """The scheduler that the pods of a group without any are going to name."""
+        """Returns the scheduler that the pods of a group without pods will name."""
         return self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
     ) -> Gang | None:
-        """The gang as it is defined; None when what defines it is not there. `pods` has one for every set of marks."""
+        """Returns the gang; None if its object is missing. `pods` has one pod for each set of traits."""
         raise NotImplementedError
 
     def encode(
         self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
     ) -> list[StatusPatch]:
-        """What has to be written so that the object says this; nothing when it says so already.
+        """Returns the patches that bring the object up to date.
 
-        A dialect without objects writes to one of the pods, which then stands in for `raw`.
+        A dialect without objects patches one of the pods, which is then passed as `raw`.
         """
         raise NotImplementedError
 

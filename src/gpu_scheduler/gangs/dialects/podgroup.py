@@ -1,10 +1,10 @@
-"""Native gangs from Kubernetes 1.36 on: pods name a PodGroup of scheduling.k8s.io in `spec.schedulingGroup`.
+"""PodGroups of Kubernetes 1.36 and later: pods name one in `spec.schedulingGroup`.
 
-Besides the conditions that Kubernetes knows (PodGroupScheduled in 1.36, PodGroupInitiallyScheduled from 1.37 on,
-DisruptionTarget) two of our own are written, each once there is something to say:
+Besides the conditions that Kubernetes defines (PodGroupScheduled in 1.36, PodGroupInitiallyScheduled from 1.37 on,
+DisruptionTarget) the scheduler writes two of its own, each when it first applies:
 
-- gpu-scheduler.io/BelowMinimum: a gang that had started has lost members (True) or has enough again (False);
-- gpu-scheduler.io/SchedulingTimeout: it waited longer than its time-out (True) or has started since (False).
+- gpu-scheduler.io/BelowMinimum: a started gang has lost members (True), or has enough again (False);
+- gpu-scheduler.io/SchedulingTimeout: it waited longer than its time-out (True), or has started since (False).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TIMED_OUT = f"{GROUP}/SchedulingTimeout"
 
 
 def native_priority(raw: RawObject, context: GangContext) -> int | None:
-    """The priority that a group states, by number or by class; None leaves it to the pods."""
+    """Returns the priority of a group, by number or by class; None if it has none."""
     priority = raw.spec.get("priority")
     if isinstance(priority, int):
         return priority
@@ -56,18 +56,18 @@ class PodGroups(Dialect):
     scheduler = "default-scheduler"
 
     def group_of(self, pod: PodObject) -> str:
-        """The PodGroup that a pod names."""
+        """Returns the PodGroup that a pod names."""
         return str((pod.spec.scheduling_group or {}).get("podGroupName") or "")
 
     def is_individual(self, key: GangKey, raw: RawObject) -> bool:
-        """Whether the policy is `basic`."""
+        """Returns whether the policy is `basic`."""
         policy = as_dict(raw.spec.get("schedulingPolicy"))
         return "basic" in policy and "gang" not in policy
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
     ) -> Gang | None:
-        """The gang that a PodGroup describes."""
+        """Returns the gang of a PodGroup."""
         if raw is None:
             return None
         problem, minimum = "", 1
@@ -89,7 +89,7 @@ class PodGroups(Dialect):
     def encode(
         self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
     ) -> list[StatusPatch]:
-        """Conditions and notes."""
+        """Returns the patches of conditions and notes."""
         assert isinstance(raw, RawObject)
         resource = context.resources[self.name]
         present = raw.status.get("conditions")
@@ -104,7 +104,7 @@ def _read_policy(raw: RawObject) -> int:
     parent = raw.spec.get("parentCompositePodGroupName")
     if parent:
         raise BadOptionError(
-            f"spec.parentCompositePodGroupName: {quote(parent)}: groups of groups are not supported; leave it out"
+            f"spec.parentCompositePodGroupName: {quote(parent)}: nested groups are not supported; remove the field"
         )
     policy = as_dict(raw.spec.get("schedulingPolicy"))
     if "gang" not in policy:
@@ -113,32 +113,32 @@ def _read_policy(raw: RawObject) -> int:
 
 
 def _read_constraints(raw: RawObject) -> Iterator[TopologyRule]:
-    """Each constraint names a node label: all members within one value of it."""
+    """Yields a rule for each constraint: all members within one value of its node label."""
     for constraint in as_list(as_dict(raw.spec.get("schedulingConstraints")).get("topology")):
         if constraint.get("key"):
             yield TopologyRule(str(constraint["key"]))
 
 
 def _conditions(present: object, update: StatusUpdate, scheduled_type: str) -> Iterator[Condition]:
-    status, told = update.status, update.told
+    status, message = update.status, update.message
     scheduled = is_scheduled(status)
     if scheduled:
-        yield Condition(scheduled_type, True, "Scheduled", told.message)
+        yield Condition(scheduled_type, True, "Scheduled", message.message)
     elif scheduled_type != INITIALLY_SCHEDULED or condition_in(present, scheduled_type).get("status") != "True":
         reason = "SchedulerError" if is_invalid(status) else "Unschedulable"
-        yield Condition(scheduled_type, scheduled, reason, told.message)
+        yield Condition(scheduled_type, scheduled, reason, message.message)
     if is_below_minimum(status):
-        yield Condition(BELOW_MINIMUM, True, told.reason, told.message)
+        yield Condition(BELOW_MINIMUM, True, message.reason, message.message)
     elif condition_in(present, BELOW_MINIMUM):
         started = bool(scheduled)
-        reason, text = ("AtMinimum", "The gang has enough members.") if started else ("NotStarted", told.message)
+        reason, text = ("AtMinimum", "The gang has enough members.") if started else ("NotStarted", message.message)
         yield Condition(BELOW_MINIMUM, False, reason, text)
     if status.timed_out:
-        yield Condition(TIMED_OUT, True, "TimedOut", told.message)
+        yield Condition(TIMED_OUT, True, "TimedOut", message.message)
     elif condition_in(present, TIMED_OUT):
         yield Condition(TIMED_OUT, False, "Started", "The gang has started since.")
     if status.phase is Phase.RESTARTING:
-        reason = "PreemptionByScheduler" if told.reason in ("Preempted", "Reclaimed") else told.reason
-        yield Condition(DISRUPTED, True, reason, told.message)
+        reason = "PreemptionByScheduler" if message.reason in ("Preempted", "Reclaimed") else message.reason
+        yield Condition(DISRUPTED, True, reason, message.message)
     elif condition_in(present, DISRUPTED) and scheduled:
         yield Condition(DISRUPTED, False, "Scheduled", "The gang was scheduled again.")

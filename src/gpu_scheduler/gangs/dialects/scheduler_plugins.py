@@ -1,10 +1,10 @@
 """PodGroups of scheduler-plugins (scheduling.x-k8s.io): pods name one in a label.
 
-`minResources` plays no part in a group that somebody wrote by hand: its pods are made without waiting for anything, and
-say themselves what they need. The group of a job (PyTorchJob, TFJob) asks for its members in advance, as Volcano's do:
-Scheduling is written once there is proved to be room for them, or at once when they ask for nothing, and an operator
-that waits for it makes no pod before. These groups have no conditions; a gang that waited longer than
-`scheduleTimeoutSeconds` is Pending, and one that lost members below its minimum is Unknown.
+`minResources` is ignored in a group without a job: its pods are created without waiting, and state their own requests.
+The group of a job (PyTorchJob, TFJob) asks for its members in advance, as Volcano's do: the phase becomes Scheduling
+once there is capacity for them, or at once if they request nothing, and an operator that waits for it creates no pod
+before. These groups have no conditions; a gang that waited longer than `scheduleTimeoutSeconds` is Pending, and one
+that lost members below its minimum is Unknown.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from gpu_scheduler.k8s.times import format_time
 _GROUP = "scheduling.x-k8s.io"
 POD_GROUP = f"{_GROUP}/pod-group"
 
-_LONGEST = 2**31 - 1
-"""The longest time-out that the API takes, in seconds; a webhook sees numbers that it does not."""
+_MAX_TIMEOUT = 2**31 - 1
+"""The longest time-out that the API accepts, in seconds; a webhook also sees larger numbers."""
 
-_OVER = ("Finished", "Failed")
+_ENDED = ("Finished", "Failed")
 _PHASES = {
     Phase.NOMINATED: "Scheduling",
     Phase.RESERVED: "Scheduling",
@@ -77,24 +77,24 @@ class SchedulerPlugins(PodGroupDialect):
         return spec
 
     def group_of(self, pod: PodObject) -> str:
-        """The PodGroup that a pod's label names."""
+        """Returns the PodGroup that a pod's label names."""
         return label(pod.metadata, POD_GROUP)
 
     def expected_scheduler(self, raw: RawObject, context: GangContext) -> str:
-        """What the owner job's templates say; that of scheduler-plugins where they say nothing."""
+        """Returns the scheduler of the owner job's templates, else that of scheduler-plugins."""
         return job_scheduler(raw, context) or self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
     ) -> Gang | None:
-        """The gang that a PodGroup describes."""
+        """Returns the gang of a PodGroup."""
         if raw is None:
             return None
         problem, minimum = "", 1
         expected: tuple[Expected, ...] = ()
         try:
             minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
-            if raw.status.get("phase") not in _OVER and is_made_for_job(raw, context):
+            if raw.status.get("phase") not in _ENDED and is_made_for_job(raw, context):
                 expected = expect_members(raw, minimum, {}, context, pods)
         except BadOptionError as error:
             problem = str(error)
@@ -105,7 +105,7 @@ class SchedulerPlugins(PodGroupDialect):
             roles=rank_roles((), pods),
             expected=expected,
             created=created_at(raw.metadata),
-            timeout=float(min(timeout, _LONGEST)) if isinstance(timeout, int) and timeout > 0 else None,
+            timeout=float(min(timeout, _MAX_TIMEOUT)) if isinstance(timeout, int) and timeout > 0 else None,
             problem=problem,
         )
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
@@ -113,7 +113,7 @@ class SchedulerPlugins(PodGroupDialect):
     def encode(
         self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
     ) -> list[StatusPatch]:
-        """Phase, counters and notes."""
+        """Returns the patches of phase, counters and notes."""
         assert isinstance(raw, RawObject)
         status = update.status
         phase = _phase_of(status, raw)
@@ -131,12 +131,12 @@ def _phase_of(status: Status, raw: RawObject) -> str:
     present = raw.status.get("phase")
     if status.phase in (Phase.COMMITTING, Phase.BINDING) and status.running and present in ("Running", "Unknown"):
         return str(present)  # members beyond the minimum, or replacements
-    if present in _OVER and not count_members(status):
-        return str(present)  # its pods were cleared away
+    if present in _ENDED and not count_members(status):
+        return str(present)  # its pods were deleted
     if status.phase is Phase.RESTARTING:
         return "Unknown" if status.running else "Pending"
     if status.phase is Phase.GATHERING and not min_resources(raw) and is_owned_by_job(raw):
-        # Its pods ask for nothing, so there is nothing to prove. Nor is the job looked at: when it comes later than
-        # this is said, nothing about the gang changes that would have it said again.
+        # Its pods request nothing, so no capacity has to be found. The job itself is not needed: a job that is fetched
+        # later would not change the gang, so the phase would not be written again.
         return "Scheduling"
     return _PHASES.get(status.phase, "Pending")

@@ -1,19 +1,19 @@
 """Volcano's PodGroups (scheduling.volcano.sh): pods name one in an annotation.
 
-Controllers that know Volcano make a group's pods only when its phase is no longer Pending. So a group without pods asks
-for its members in advance: what they need comes from the templates of the job that owns the group, else each takes an
-equal part of `minResources`. Inqueue is written once there is proved to be room for them, or at once without
-`minResources`. While some members exist and others are missing the phase is Inqueue as well, or they would never come.
+Controllers for Volcano create a group's pods only when its phase is no longer Pending. So a group without pods asks for
+its members in advance: their requests come from the templates of the job that owns the group, else each takes an equal
+part of `minResources`. The phase becomes Inqueue once there is capacity for them, or at once without `minResources`.
+While some members exist and others are missing it is Inqueue too, otherwise the others would never be created.
 
 | gang | phase | condition |
 |---|---|---|
-| no room proved yet, blocked, waiting although all are there | Pending | Unschedulable |
-| room proved, or nothing to prove; members on their way | Inqueue | Unschedulable while something is missing |
+| no capacity yet, blocked, waiting with all members | Pending | Unschedulable |
+| capacity found, or none requested; members being created | Inqueue | Unschedulable while members are missing |
 | at or above its minimum | Running | Scheduled |
 | below its minimum after it had started; failed | Unknown | Unschedulable |
-| all done | Completed | Scheduled |
+| finished | Completed | Scheduled |
 
-Of the two conditions one is True and the other False, and the True one stands last. `networkTopology` speaks of tiers
+Of the two conditions one is True and the other False, and the True one is the last. `networkTopology` refers to tiers
 of HyperNodes; here `highestTierName` is the name of a topology level or a node label, and `highestTierAllowed` counts
 the topology levels from the tightest (1) up; a tier beyond the widest level means no rule.
 """
@@ -106,21 +106,21 @@ class Volcano(PodGroupDialect):
         return {TIMEOUT: str(request.timeout)} if request.timeout is not None else {}
 
     def group_of(self, pod: PodObject) -> str:
-        """The PodGroup that a pod's annotation names."""
+        """Returns the PodGroup that a pod's annotation names."""
         return annotation(pod.metadata, GROUP_NAME)
 
-    def marks(self, pod: PodObject) -> Hashable:
-        """Its role: a driver and the first of its executors tell what the others will need."""
+    def traits(self, pod: PodObject) -> Hashable:
+        """Returns the role: a driver and its first executor show what the other executors will request."""
         return role_of(pod)
 
     def expected_scheduler(self, raw: RawObject, context: GangContext) -> str:
-        """What the owner job's templates say; Volcano itself where they say nothing."""
+        """Returns the scheduler of the owner job's templates, else volcano."""
         return job_scheduler(raw, context) or self.scheduler
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
     ) -> Gang | None:
-        """The gang that a PodGroup describes; an empty spec, as Spark writes it, means a minimum of 1."""
+        """Returns the gang of a PodGroup; an empty spec, as Spark writes it, means a minimum of 1."""
         if raw is None:
             return None
         spec = raw.spec
@@ -140,7 +140,7 @@ class Volcano(PodGroupDialect):
     def encode(
         self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
     ) -> list[StatusPatch]:
-        """Phase, conditions, counters and notes."""
+        """Returns the patches of phase, conditions, counters and notes."""
         assert isinstance(raw, RawObject)
         status = update.status
         phase = _phase_of(status, raw)
@@ -151,16 +151,16 @@ class Volcano(PodGroupDialect):
 
 
 def _with_members(gang: Gang, raw: RawObject, pods: Collection[PodObject], context: GangContext) -> Gang:
-    """The gang with its minima and the members that are still to come, or BadOptionError."""
+    """Returns the gang with its minimums and expected members; raises BadOptionError."""
     if raw.spec.get("subGroupPolicy"):
-        raise BadOptionError("spec.subGroupPolicy: groups within a group are not supported; use spec.minTaskMember")
+        raise BadOptionError("spec.subGroupPolicy: nested groups are not supported; use spec.minTaskMember")
     minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
     tasks = {
         name: read_minimum(count, f"spec.minTaskMember[{quote(name)}]", absent=0)
         for name, count in as_dict(raw.spec.get("minTaskMember")).items()
     }
     done = raw.status.get("phase") == "Completed"
-    # As in Volcano, minima of tasks that together exceed the group's do not count.
+    # As in Volcano, task minimums that together exceed the group's minimum do not count.
     counted = tasks if sum(tasks.values()) <= minimum else {}
     return replace(
         gang,
@@ -192,7 +192,7 @@ def _phase_of(status: Status, raw: RawObject) -> str:
         return "Inqueue"
     if status.phase in (Phase.GATHERING, Phase.WAITING, Phase.NOMINATED):
         if present == "Completed" and not count_members(status):
-            return "Completed"  # its pods were cleared away
+            return "Completed"  # its pods were deleted
         return "Pending" if min_resources(raw) else "Inqueue"
     if status.phase is Phase.RESTARTING:
         return "Unknown" if status.running else "Pending"
@@ -200,18 +200,18 @@ def _phase_of(status: Status, raw: RawObject) -> str:
 
 
 def _conditions(phase: str, raw: RawObject, update: StatusUpdate) -> list[Json]:
-    """The conditions there are, with ours up to date; the one that is True stands last."""
+    """Returns the conditions with ours up to date; the one that is True is the last."""
     present = raw.status.get("conditions")
-    status, told = update.status, update.told
-    underway = status.phase in (Phase.COMMITTING, Phase.BINDING) and phase != "Running"
-    if underway or (phase == "Completed" and status.phase is not Phase.FINISHED):
+    status, message = update.status, update.message.message
+    starting = status.phase in (Phase.COMMITTING, Phase.BINDING) and phase != "Running"
+    if starting or (phase == "Completed" and status.phase is not Phase.FINISHED):
         return present if isinstance(present, list) else []
     good = phase in ("Running", "Completed")
     true, false = (SCHEDULED, UNSCHEDULABLE) if good else (UNSCHEDULABLE, SCHEDULED)
     reason = "Scheduled" if good else _reason_of(raw, status)
-    wanted = [Condition(true, True, reason, told.message)]
+    wanted = [Condition(true, True, reason, message)]
     if condition_in(present, false):
-        wanted.append(Condition(false, False, reason, told.message))
+        wanted.append(Condition(false, False, reason, message))
     merged = merge_conditions(present, wanted, update.now)
     others = [item for item in merged if item.get("type") not in (true, false)]
     ours = [item for kind in (false, true) if (item := condition_in(merged, kind))]
@@ -219,7 +219,7 @@ def _conditions(phase: str, raw: RawObject, update: StatusUpdate) -> list[Json]:
 
 
 def _with_transition(item: Json, old: Json) -> Json:
-    """The condition with the id of its last turn."""
+    """Returns the condition with the id of its last transition."""
     known = old.get("transitionID") if old.get("status") == item["status"] else None
     return {**item, "transitionID": known or str(uuid4())}
 

@@ -1,16 +1,16 @@
-"""Native gangs of Kubernetes 1.35: pods name a pod group, and often a replica of it, within a Workload.
+"""Workloads of Kubernetes 1.35: pods name a pod group, and often a replica of it, within a Workload.
 
-Every (pod group, replica key) is a gang of its own: "train/workers", or "train/workers/0". It exists as soon as it has
-a pod, since nothing else says which replicas there are.
+Every (pod group, replica key) is a gang: "train/workers", or "train/workers/0". It exists as soon as it has a pod,
+because only pods name the replicas.
 
-A Workload of 1.35 has no status, so the annotation gpu-scheduler.io/status says it in JSON:
-`{"conditions": [...], "groups": {"workers/0": {...}}}`. The conditions speak for all gangs of the Workload together:
+A Workload of 1.35 has no status, so the annotation gpu-scheduler.io/status holds it in JSON:
+`{"conditions": [...], "groups": {"workers/0": {...}}}`. The conditions are about all gangs of the Workload together:
 
-- GangScheduled: every gang has its places;
-- PodGroupReady: every gang has at least its minimum of members at work; it turns False when members are lost;
+- GangScheduled: every gang is scheduled;
+- PodGroupReady: at least the minimum of every gang is running; it becomes False when members are lost;
 - SchedulingTimeout: a gang waited longer than its time-out.
 
-Where the API does serve a status, the same conditions are in `status.conditions` too.
+If the API serves a status, the same conditions are in `status.conditions` too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.gangs.conditions import (
-    LONGEST,
+    MAX_MESSAGE,
     Condition,
     change_status,
     condition_in,
@@ -39,12 +39,12 @@ from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
 
 TIMED_OUT = "SchedulingTimeout"
-MOST_MESSAGES = 64
-"""With more gangs than this in one Workload, only its conditions carry messages: annotations have a limit."""
+MAX_MESSAGES = 64
+"""With more gangs than this in one Workload, only its conditions have messages: annotations have a size limit."""
 
 
-class _Group(msgspec.Struct, rename="camel", omit_defaults=True):
-    """How one gang of a Workload is doing."""
+class _GroupStatus(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The status of one gang of a Workload."""
 
     scheduled: bool = False
     ready: bool = False
@@ -53,9 +53,11 @@ class _Group(msgspec.Struct, rename="camel", omit_defaults=True):
     message: str = ""
 
 
-class _Saying(msgspec.Struct):
+class _WorkloadStatus(msgspec.Struct):
+    """The value of the annotation."""
+
     conditions: list[Json] = []
-    groups: dict[str, _Group] = {}
+    groups: dict[str, _GroupStatus] = {}
 
 
 class Workloads(Dialect):
@@ -67,28 +69,28 @@ class Workloads(Dialect):
     has_status = False
 
     def group_of(self, pod: PodObject) -> str:
-        """The Workload, pod group and replica that a pod names."""
+        """Returns the Workload, pod group and replica that a pod names."""
         named = pod.spec.workload_ref or {}
         parts = [str(named.get(field) or "") for field in ("name", "podGroup", "podGroupReplicaKey")]
         return "/".join(part for part in parts if part) if parts[0] and parts[1] else ""
 
     def keys_of(self, raw: RawObject) -> tuple[GangKey, ...]:
-        """None: only pods say which replicas there are."""
+        """Returns (): only pods name the replicas."""
         return ()
 
     def object_name(self, key: GangKey) -> str:
-        """The Workload."""
+        """Returns the name of the Workload."""
         return key.name.split("/", 1)[0]
 
     def is_individual(self, key: GangKey, raw: RawObject) -> bool:
-        """Whether the pod group's policy is `basic`."""
+        """Returns whether the pod group's policy is `basic`."""
         policy = as_dict((_find_group(key, raw) or {}).get("policy"))
         return "basic" in policy and "gang" not in policy
 
     def decode(
         self, key: GangKey, raw: RawObject | None, pods: Collection[PodObject], context: GangContext
     ) -> Gang | None:
-        """One replica of a Workload's pod group."""
+        """Returns the gang of one replica of a pod group."""
         if raw is None:
             return None
         problem, minimum, timeout = "", 1, None
@@ -104,29 +106,31 @@ class Workloads(Dialect):
             timeout=timeout,
             problem=problem,
         )
-        return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations, _part(key))
+        return with_notes(
+            with_options(gang, raw.metadata.annotations), raw.metadata.annotations, _name_in_workload(key)
+        )
 
     def encode(
         self, key: GangKey, raw: RawObject | PodObject, update: StatusUpdate, context: GangContext
     ) -> list[StatusPatch]:
-        """The annotation, the conditions where the API has a place for them, and the notes."""
+        """Returns the patches of the annotation, of the conditions if the API serves a status, and of the notes."""
         assert isinstance(raw, RawObject)
-        alive = {_part(other) for other in update.alive} | {_part(key)}
-        annotations = change_notes(raw.metadata.annotations, update.status, _part(key), alive)
+        alive = {_name_in_workload(other) for other in update.alive} | {_name_in_workload(key)}
+        annotations = change_notes(raw.metadata.annotations, update.status, _name_in_workload(key), alive)
         text = (raw.metadata.annotations or {}).get(STATUS) or ""
-        said = _read_saying(text)
-        groups = {name: group for name, group in said.groups.items() if name in alive}
-        groups[_part(key)] = _describe(groups.get(_part(key)), update)
+        old = _read_status(text)
+        groups = {name: group for name, group in old.groups.items() if name in alive}
+        groups[_name_in_workload(key)] = _describe(groups.get(_name_in_workload(key)), update)
         groups = dict(sorted(groups.items()))
-        if len(groups) > MOST_MESSAGES:
+        if len(groups) > MAX_MESSAGES:
             for group in groups.values():
                 group.message = ""
         extra = {"observedGeneration": raw.metadata.generation} if raw.metadata.generation else {}
-        wanted = list(_conditions(groups, said.conditions))
-        said = _Saying(merge_conditions(said.conditions, wanted, update.now, extra), groups)
-        saying = msgspec.json.encode(said).decode()
-        if saying != text:
-            annotations[STATUS] = saying
+        wanted = list(_conditions(groups, old.conditions))
+        new = _WorkloadStatus(merge_conditions(old.conditions, wanted, update.now, extra), groups)
+        written = msgspec.json.encode(new).decode()
+        if written != text:
+            annotations[STATUS] = written
         status = {}
         if context.workload_status:
             present = raw.status.get("conditions")
@@ -134,8 +138,8 @@ class Workloads(Dialect):
         return patch_object(context.resources[self.name], raw.metadata, annotations, status)
 
 
-def _part(key: GangKey) -> str:
-    """What a gang is called within its Workload."""
+def _name_in_workload(key: GangKey) -> str:
+    """Returns the name of a gang within its Workload."""
     return key.name.split("/", 1)[1]
 
 
@@ -147,9 +151,9 @@ def _find_group(key: GangKey, raw: RawObject) -> Json | None:
 def _read_policy(key: GangKey, raw: RawObject) -> tuple[int, float | None]:
     group = _find_group(key, raw)
     if group is None:
-        there = ", ".join(str(group.get("name")) for group in as_list(raw.spec.get("podGroups"))) or "none"
+        existing = ", ".join(str(group.get("name")) for group in as_list(raw.spec.get("podGroups"))) or "none"
         name = quote(key.name.split("/")[1])
-        raise BadOptionError(f"spec.workloadRef.podGroup: the Workload has no pod group {name}; it has {there}")
+        raise BadOptionError(f"spec.workloadRef.podGroup: the Workload has no pod group {name}; it has {existing}")
     field = f"spec.podGroups[{group['name']}].policy"
     policy = as_dict(group.get("policy"))
     if "gang" not in policy:
@@ -164,44 +168,44 @@ def _read_policy(key: GangKey, raw: RawObject) -> tuple[int, float | None]:
     return minimum, float(timeout) if timeout else None
 
 
-def _read_saying(text: str) -> _Saying:
+def _read_status(text: str) -> _WorkloadStatus:
     try:
-        return msgspec.json.decode(text, type=_Saying) if text else _Saying()
+        return msgspec.json.decode(text, type=_WorkloadStatus) if text else _WorkloadStatus()
     except (msgspec.MsgspecError, RecursionError):
-        return _Saying()
+        return _WorkloadStatus()
 
 
-def _describe(old: _Group | None, update: StatusUpdate) -> _Group:
+def _describe(old: _GroupStatus | None, update: StatusUpdate) -> _GroupStatus:
     scheduled = is_scheduled(update.status)
     if scheduled is None:
         scheduled = old is not None and old.scheduled
     ready, timed_out = is_ready(update.status), update.status.timed_out
     if scheduled and ready and not timed_out:
-        return _Group(True, True)
-    return _Group(scheduled, ready, timed_out, update.told.reason, update.told.message[: LONGEST // 4])
+        return _GroupStatus(True, True)
+    return _GroupStatus(scheduled, ready, timed_out, update.message.reason, update.message.message[: MAX_MESSAGE // 4])
 
 
-def _conditions(groups: Mapping[str, _Group], said: object) -> Iterator[Condition]:
-    """What the gangs of a Workload say together: a condition speaks of the first gang that keeps it from its best."""
+def _conditions(groups: Mapping[str, _GroupStatus], present: object) -> Iterator[Condition]:
+    """Yields the conditions of all gangs together: each has the message of the first gang that is not yet there."""
     waiting = [name for name, group in groups.items() if not group.scheduled]
-    yield _together("GangScheduled", groups, waiting) or Condition(
-        "GangScheduled", True, "Scheduled", "Has its places."
-    )
+    scheduled = Condition("GangScheduled", True, "Scheduled", "All gangs are scheduled.")
+    yield _condition_of_first("GangScheduled", groups, waiting) or scheduled
     idle = [name for name, group in groups.items() if not group.ready]
-    yield _together("PodGroupReady", groups, idle) or Condition("PodGroupReady", True, "Ready", "Is at work.")
+    ready = Condition("PodGroupReady", True, "Ready", "All gangs are running or finished.")
+    yield _condition_of_first("PodGroupReady", groups, idle) or ready
     late = [name for name, group in groups.items() if group.timed_out]
     if late:
-        yield Condition(TIMED_OUT, True, "TimedOut", _speak(groups, late))
-    elif condition_in(said, TIMED_OUT):
-        yield Condition(TIMED_OUT, False, "Started", "All that were late have started since.")
+        yield Condition(TIMED_OUT, True, "TimedOut", _summarize(groups, late))
+    elif condition_in(present, TIMED_OUT):
+        yield Condition(TIMED_OUT, False, "Started", "All gangs have started since.")
 
 
-def _together(kind: str, groups: Mapping[str, _Group], lacking: list[str]) -> Condition | None:
-    return Condition(kind, False, groups[lacking[0]].reason, _speak(groups, lacking)) if lacking else None
+def _condition_of_first(kind: str, groups: Mapping[str, _GroupStatus], lacking: list[str]) -> Condition | None:
+    return Condition(kind, False, groups[lacking[0]].reason, _summarize(groups, lacking)) if lacking else None
 
 
-def _speak(groups: Mapping[str, _Group], names: list[str]) -> str:
-    """The message of the first of these gangs, and how many others there are."""
+def _summarize(groups: Mapping[str, _GroupStatus], names: list[str]) -> str:
+    """Returns the message of the first of these gangs, and how many others there are."""
     first = groups[names[0]].message
     if len(groups) == 1:
         return first

@@ -1,4 +1,4 @@
-"""What a pod asks for: its shape, selectors and affinities, GPU map, and the annotations that carry its devices.
+"""Decoding of pods: shape, selectors and affinities, GPU map, and the annotations that record devices.
 
-The scheduler, the webhook and the operator all read pods with these functions, so they give the same verdict.
+The scheduler, the webhook and the operator decode pods with these functions, so they agree on them.
 """

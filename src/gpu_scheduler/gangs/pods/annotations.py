@@ -1,12 +1,12 @@
-"""What a bind writes on its pod about GPUs.
+"""The annotations about GPUs that a bind writes on its pod.
 
 | annotation | value |
 |---|---|
-| gpu-scheduler.io/devices | the node's GPU indices that are the pod's, "0,1"; only where we decided them |
-| gpu-scheduler.io/visible-devices | what the pod should see: those indices, or 0..n-1 where a device plugin renumbers |
-| visible-devices.gpu-scheduler.io/<container> | the same for one container, when several ask for GPUs |
+| gpu-scheduler.io/devices | the GPU indices of the pod on its node, "0,1"; only where the scheduler chose them |
+| gpu-scheduler.io/visible-devices | what the pod should see: the same, or 0..n-1 where a device plugin renumbers |
+| visible-devices.gpu-scheduler.io/<container> | the same for one container, if several request GPUs |
 
-Containers get the pod's GPUs in order. An init container that ends gives its GPUs on, a sidecar keeps them.
+Containers get the pod's GPUs in order. An init container that ends passes its GPUs on, a sidecar keeps them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTAINER_DEVICES = f"visible-devices.{GROUP}/"
 
 
 class _Share(NamedTuple):
-    """One container's part of the pod's GPUs, by position."""
+    """The positions of one container's GPUs among those of the pod."""
 
     container: str
     start: int
@@ -36,7 +36,7 @@ class _Share(NamedTuple):
 
 
 def bind_annotations(pod: PodObject, devices: Sequence[int], gpu_resources: Iterable[str]) -> dict[str, str]:
-    """The annotations of a bind with these devices; none are given where a device plugin chooses them."""
+    """Returns the annotations of a bind with these devices; () where a device plugin chooses them."""
     shares = list(_shares(pod, tuple(gpu_resources)))
     pool = tuple(devices) or tuple(range(max((share.start + share.size for share in shares), default=0)))
     if not pool:
@@ -52,18 +52,18 @@ def bind_annotations(pod: PodObject, devices: Sequence[int], gpu_resources: Iter
 
 
 def container_annotations(pod: PodObject, gpu_resources: Iterable[str]) -> dict[str, str]:
-    """For every container that asks for GPUs, the annotation in which a bind says what it sees; or QuantityError."""
+    """Returns the annotation with the visible devices of each container that requests GPUs; raises QuantityError."""
     names = [share.container for share in _shares(pod, tuple(gpu_resources))]
     return {name: CONTAINER_DEVICES + name if len(names) > 1 else VISIBLE_DEVICES for name in names}
 
 
 def write_devices(devices: Iterable[int]) -> str:
-    """Indices as text, "0,1"."""
+    """Formats indices: "0,1"."""
     return ",".join(map(str, devices))
 
 
 def read_devices(text: str | None, shape: Shape) -> tuple[int, ...] | None:
-    """The indices recorded for a pod of this shape; None where there are none, or they cannot be what it was given."""
+    """Returns the indices recorded for a pod of this shape; None if there are none, or if they do not fit the shape."""
     if not text:
         return None
     found = [read_number(word) for word in text.split(",", MAX_DEVICES)]
@@ -75,7 +75,7 @@ def read_devices(text: str | None, shape: Shape) -> tuple[int, ...] | None:
 
 
 def _shares(pod: PodObject, gpu_resources: tuple[str, ...]) -> Iterator[_Share]:
-    """The containers that ask for GPUs, with their parts."""
+    """Yields the containers that request GPUs, with their positions."""
     start = 0
     for container in pod.spec.init_containers or ():
         count = _count_gpus(container, gpu_resources)

@@ -1,6 +1,6 @@
-"""The gpu-scheduling-map: which pod of a job goes to which node, with which GPUs of it.
+"""The gpu-scheduling-map: the node and the GPUs of each pod of a job.
 
-One line for each pod index, `0=node1:0,1`; blank lines and spaces do not matter.
+One line for each pod index, `0=node1:0,1`; blank lines and spaces are ignored.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from gpu_scheduler.gangs.jobs.batch_job import COMPLETION_INDEX
 from gpu_scheduler.k8s.objects import Meta
 
 MAX_LENGTH: Final = 256 * 1024
-"""As much as the API server lets all annotations of an object have together."""
+"""The API server's limit for all annotations of an object together."""
 
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _EXAMPLE: Final = "write <pod index>=<node>:<GPU>,<GPU>, for example 0=node1:0,1"
 
 
 class MapEntry(NamedTuple):
-    """The node (by its label gpu-node-name, else its name) and the GPUs of one pod, in the order they were written."""
+    """The node (by its label gpu-node-name, else its name) and the GPUs of one pod, in the written order."""
 
     node: str
     devices: tuple[int, ...]
 
 
 class MapError(ValueError):
-    """A map that cannot be read: the line (0: the map as a whole), and what is right."""
+    """An invalid map: the line (0 for the map as a whole), the problem and what would be right."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f"line {line}: {what}" if line else what)
@@ -40,30 +40,30 @@ class MapError(ValueError):
         self.what = what
 
 
-# All pods of a job carry the same map. It may be long, and then take 10 MB when it is read: a few are enough.
+# All pods of a job have the same map. A long one takes 10 MB when it is parsed, so the cache is small.
 @lru_cache(maxsize=8)
 def parse_map(text: str) -> Mapping[int, MapEntry]:
-    """The entries of a map by pod index, or MapError."""
-    entries, mistakes = _read_lines(text, most=1)
-    if mistakes:
-        raise mistakes[0]
+    """Returns the entries of a map by pod index; raises MapError."""
+    entries, errors = _read_lines(text, limit=1)
+    if errors:
+        raise errors[0]
     return MappingProxyType(entries)
 
 
-def find_map_errors(text: str, most: int = 5) -> list[MapError]:
-    """The first mistakes in a map, each on a line of its own; none in one that can be read."""
-    return _read_lines(text, most)[1]
+def find_map_errors(text: str, limit: int = 5) -> list[MapError]:
+    """Returns the first errors in a map."""
+    return _read_lines(text, limit)[1]
 
 
 @lru_cache(maxsize=64)
 def map_group(namespace: str, text: str) -> str:
-    """A name for those who may share a map's GPUs: pods of one namespace whose maps say the same. MapError if bad."""
+    """Returns the group of pods that may share a map's GPUs: those of a namespace with equal maps; raises MapError."""
     entries = sorted((index, entry.node, sorted(entry.devices)) for index, entry in parse_map(text).items())
     return f"{namespace}/{hashlib.sha256(repr(entries).encode()).hexdigest()[:32]}"
 
 
 def pod_index(meta: Meta) -> int | None:
-    """A pod's number among its siblings: what its controller says, else the number its name ends in."""
+    """Returns the index of a pod: that of its controller, else the number at the end of its name."""
     labels = meta.labels or {}
     said = [labels.get(name) for name in INDEX_LABELS]
     if meta.annotations:
@@ -75,14 +75,14 @@ def pod_index(meta: Meta) -> int | None:
 
 
 def read_number(text: str) -> int | None:
-    """A plain whole number of at most 18 digits; None for any other text."""
+    """Returns a whole number of at most 18 digits; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
-def _read_lines(text: str, most: int) -> tuple[dict[int, MapEntry], list[MapError]]:
-    """The entries of a map, and its mistakes until there are so many."""
+def _read_lines(text: str, limit: int) -> tuple[dict[int, MapEntry], list[MapError]]:
+    """Returns the entries of a map, and its first errors."""
     entries: dict[int, MapEntry] = {}
-    mistakes: list[MapError] = []
+    errors: list[MapError] = []
     if len(text) > MAX_LENGTH:
         return entries, [MapError(0, f"{len(text)} characters are too many; write at most {MAX_LENGTH}")]
     lines: dict[int, int] = {}
@@ -92,17 +92,17 @@ def _read_lines(text: str, most: int) -> tuple[dict[int, MapEntry], list[MapErro
         try:
             index, entry = _parse_line(line, number)
             if index in entries:
-                what = f"pod index {index} stands on line {lines[index]} already; write each index once"
+                what = f"pod index {index} is also on line {lines[index]}; write each index once"
                 raise MapError(number, what)
-        except MapError as mistake:
-            mistakes.append(mistake)
-            if len(mistakes) == most:
+        except MapError as error:
+            errors.append(error)
+            if len(errors) == limit:
                 break
             continue
         entries[index], lines[index] = entry, number
-    if not entries and not mistakes:
-        mistakes.append(MapError(0, f"it is empty; {_EXAMPLE}"))
-    return entries, mistakes
+    if not entries and not errors:
+        errors.append(MapError(0, f"the map is empty; {_EXAMPLE}"))
+    return entries, errors
 
 
 def _parse_line(line: str, number: int) -> tuple[int, MapEntry]:
@@ -125,12 +125,12 @@ def _parse_devices(text: str, number: int) -> tuple[int, ...]:
             wanted = f"write numbers from 0 to {MAX_DEVICES - 1}, separated by commas"
             raise MapError(number, f"{_quote(word)} is not a GPU index; {wanted}")
         if device in found:
-            raise MapError(number, f"GPU {device} is named twice; name each once")
+            raise MapError(number, f"GPU {device} is listed twice; list each once")
         found[device] = None
     return tuple(found)
 
 
 def _quote(text: str) -> str:
-    """A piece of the input for a message: short, and with nothing in it that a terminal or a log would obey."""
+    """Returns a piece of the input for a message: shortened, without control characters."""
     text = text.strip()
     return ascii(text if len(text) <= 40 else text[:40] + "...")

@@ -1,4 +1,4 @@
-"""Selectors, affinities and spread constraints as the API writes them, and the core's values they stand for."""
+"""Selectors, affinities and spread constraints: decoding into the values of the core."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ Weight = Annotated[int, msgspec.Meta(ge=1, le=100)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
-class _Part(msgspec.Struct, rename="camel", gc=False):
-    """Read once, turned into the core's values, and dropped."""
+class _ApiStruct(msgspec.Struct, rename="camel", gc=False):
+    """A struct of the API, with field names in camel case."""
 
 
-class WrittenRequirement(_Part):
+class WrittenRequirement(_ApiStruct):
     key: str
     operator: SelectorOperator
     values: list[str] | None = None
 
 
-class WrittenNodeTerm(_Part):
+class WrittenNodeTerm(_ApiStruct):
     match_expressions: list[WrittenRequirement] | None = None
     match_fields: list[WrittenRequirement] | None = None
 
 
-class NodeSelector(_Part):
+class NodeSelector(_ApiStruct):
     node_selector_terms: list[WrittenNodeTerm] | None = None
 
 
-class LikedNode(_Part):
+class PreferredNode(_ApiStruct):
     weight: Weight
     preference: WrittenNodeTerm
 
 
-class NodeAffinity(_Part):
+class NodeAffinity(_ApiStruct):
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
-    preferred: list[LikedNode] | None = msgspec.field(
+    preferred: list[PreferredNode] | None = msgspec.field(
         name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 
-class WrittenSelector(_Part):
+class WrittenSelector(_ApiStruct):
     match_labels: dict[str, str] | None = None
     match_expressions: list[WrittenRequirement] | None = None
 
 
-class WrittenPodTerm(_Part):
+class WrittenPodTerm(_ApiStruct):
     topology_key: str
     label_selector: WrittenSelector | None = None
     namespaces: list[str] | None = None
@@ -67,27 +67,27 @@ class WrittenPodTerm(_Part):
     mismatch_label_keys: list[str] | None = None
 
 
-class LikedPods(_Part):
+class PreferredPods(_ApiStruct):
     weight: Weight
     pod_affinity_term: WrittenPodTerm
 
 
-class PodAffinity(_Part):
+class PodAffinity(_ApiStruct):
     required: list[WrittenPodTerm] | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
     )
-    preferred: list[LikedPods] | None = msgspec.field(
+    preferred: list[PreferredPods] | None = msgspec.field(
         name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 
-class Affinity(_Part):
+class Affinity(_ApiStruct):
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
-class SpreadConstraint(_Part):
+class SpreadConstraint(_ApiStruct):
     topology_key: str
     max_skew: Count = 1
     when_unsatisfiable: str = "DoNotSchedule"
@@ -98,31 +98,31 @@ class SpreadConstraint(_Part):
     node_taints_policy: str | None = None
 
 
-class TopologyExpression(_Part):
+class TopologyExpression(_ApiStruct):
     key: str
     values: list[str]
 
 
-class TopologyTerm(_Part):
+class TopologyTerm(_ApiStruct):
     """One alternative of a StorageClass's allowedTopologies."""
 
     match_label_expressions: list[TopologyExpression] | None = None
 
 
-class Speaker(NamedTuple):
-    """The pod whose terms are read: terms may speak of its own namespace and labels."""
+class TermContext(NamedTuple):
+    """The namespace and labels of the pod whose terms are decoded: terms may refer to them."""
 
     namespace: str
     labels: tuple[tuple[str, str], ...] = ()
 
 
 def node_terms(selector: NodeSelector | None) -> NodeTerms | None:
-    """The alternatives of a node selector; None when there is none."""
+    """Returns the alternatives of a node selector; None without one."""
     return None if selector is None else tuple(map(_node_term, selector.node_selector_terms or ()))
 
 
 def topology_terms(allowed: Sequence[TopologyTerm]) -> NodeTerms:
-    """The alternatives of allowedTopologies."""
+    """Returns the alternatives of allowedTopologies."""
     found = []
     for term in allowed:
         labels = term.match_label_expressions or ()
@@ -130,16 +130,16 @@ def topology_terms(allowed: Sequence[TopologyTerm]) -> NodeTerms:
     return tuple(found)
 
 
-def pod_terms(affinity: PodAffinity | None, speaker: Speaker) -> tuple[PodTerm, ...]:
-    """The required terms of an affinity or anti-affinity."""
-    return tuple(_pod_term(term, speaker) for term in affinity.required or ()) if affinity is not None else ()
+def pod_terms(affinity: PodAffinity | None, context: TermContext) -> tuple[PodTerm, ...]:
+    """Returns the required terms of an affinity or anti-affinity."""
+    return tuple(_pod_term(term, context) for term in affinity.required or ()) if affinity is not None else ()
 
 
-def spreads(constraints: Sequence[SpreadConstraint], speaker: Speaker) -> tuple[Spread, ...]:
-    """The constraints that must hold."""
+def spreads(constraints: Sequence[SpreadConstraint], context: TermContext) -> tuple[Spread, ...]:
+    """Returns the hard constraints."""
     return tuple(
         Spread(
-            _spread_match(constraint, speaker),
+            _spread_match(constraint, context),
             constraint.topology_key,
             constraint.max_skew,
             constraint.min_domains or 1,
@@ -151,46 +151,48 @@ def spreads(constraints: Sequence[SpreadConstraint], speaker: Speaker) -> tuple[
     )
 
 
-def preferences(affinity: Affinity, constraints: Sequence[SpreadConstraint], speaker: Speaker) -> Iterator[Preference]:
-    """What a pod would like: preferred affinities, and spread constraints that may be broken."""
+def preferences(
+    affinity: Affinity, constraints: Sequence[SpreadConstraint], context: TermContext
+) -> Iterator[Preference]:
+    """Yields the preferred affinities and the soft spread constraints."""
     if affinity.node_affinity is not None:
         for node in affinity.node_affinity.preferred or ():
             yield Preference(node.weight, node=_node_term(node.preference))
     for sign, written in ((1, affinity.pod_affinity), (-1, affinity.pod_anti_affinity)):
-        for liked in written.preferred or () if written is not None else ():
-            yield Preference(sign * liked.weight, pods=_pod_term(liked.pod_affinity_term, speaker))
+        for preferred in written.preferred or () if written is not None else ():
+            yield Preference(sign * preferred.weight, pods=_pod_term(preferred.pod_affinity_term, context))
     for constraint in constraints:
         if constraint.when_unsatisfiable == "ScheduleAnyway":
-            # Every matched pod makes its domain a little less liked: new ones go where there are fewest.
-            yield Preference(-1, pods=PodTerm(_spread_match(constraint, speaker), constraint.topology_key))
+            # Every matched pod lowers the score of its domain: new pods go where there are fewest.
+            yield Preference(-1, pods=PodTerm(_spread_match(constraint, context), constraint.topology_key))
 
 
 def _node_term(term: WrittenNodeTerm) -> NodeTerm:
     return NodeTerm(_requirements(term.match_expressions), _requirements(term.match_fields))
 
 
-def _pod_term(term: WrittenPodTerm, speaker: Speaker) -> PodTerm:
-    selector = _selector(term.label_selector, speaker, term.match_label_keys, term.mismatch_label_keys)
+def _pod_term(term: WrittenPodTerm, context: TermContext) -> PodTerm:
+    selector = _selector(term.label_selector, context, term.match_label_keys, term.mismatch_label_keys)
     namespaces = tuple(sorted(term.namespaces or ()))
     if not namespaces and term.namespace_selector is None:
-        namespaces = (speaker.namespace,)
-    return PodTerm(PodMatch(selector, namespaces, _selector(term.namespace_selector, speaker)), term.topology_key)
+        namespaces = (context.namespace,)
+    return PodTerm(PodMatch(selector, namespaces, _selector(term.namespace_selector, context)), term.topology_key)
 
 
-def _spread_match(constraint: SpreadConstraint, speaker: Speaker) -> PodMatch:
-    selector = _selector(constraint.label_selector, speaker, constraint.match_label_keys)
+def _spread_match(constraint: SpreadConstraint, context: TermContext) -> PodMatch:
+    selector = _selector(constraint.label_selector, context, constraint.match_label_keys)
     if selector is not None and not selector.requirements:
-        selector = None  # kube-scheduler counts no pods for a selector that selects all
-    return PodMatch(selector, (speaker.namespace,))
+        selector = None  # as in kube-scheduler, an empty selector counts no pods
+    return PodMatch(selector, (context.namespace,))
 
 
 def _selector(
-    written: WrittenSelector | None, speaker: Speaker, same: list[str] | None = None, other: list[str] | None = None
+    written: WrittenSelector | None, context: TermContext, same: list[str] | None = None, other: list[str] | None = None
 ) -> LabelSelector | None:
-    """A label selector, with the speaker's own values for the labels that must be the `same` or must be `other`."""
+    """Returns a label selector; `same` and `other` are keys whose values must equal, or differ from, the pod's own."""
     if written is None:
         return None
-    own = dict(speaker.labels)
+    own = dict(context.labels)
     merged = [
         Requirement(key, operator, (own[key],))
         for keys, operator in ((same, SelectorOperator.IN), (other, SelectorOperator.NOT_IN))
@@ -198,7 +200,7 @@ def _selector(
         if key in own
     ]
     found = (*labels_equal(written.match_labels or {}), *_requirements(written.match_expressions), *merged)
-    return LabelSelector(tuple(dict.fromkeys(found)))  # newer API servers have merged the keys already
+    return LabelSelector(tuple(dict.fromkeys(found)))  # newer API servers merge the keys themselves
 
 
 def _requirements(written: list[WrittenRequirement] | None) -> tuple[Requirement, ...]:
