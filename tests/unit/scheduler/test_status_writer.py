@@ -18,17 +18,12 @@ from gpu_scheduler.gangs.contract import NOTES
 from gpu_scheduler.gangs.dialects.workload import Workloads
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import PODS, Resource
-from gpu_scheduler.scheduler.status.limits import Book, Limits
+from gpu_scheduler.scheduler.status.limits import Limits
 from tests.unit.k8s.scripted_api import client_of, refuse
 from tests.unit.scheduler.reporting import DIALECT, GROUPS, QUICK, Desk, desk, missing, status, until, working
 
 PAUSED = "paused. Starts when the annotation gpu-scheduler.io/paused is removed."
 WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
-
-
-def test_the_book_of_gangs_is_what_a_teller_asks() -> None:
-    book: Book = Desk(None, QUICK).book  # type: ignore[arg-type]
-    assert book.object_of(GangKey(DIALECT, "default", "nobody")) is None
 
 
 # -- gangs that wait

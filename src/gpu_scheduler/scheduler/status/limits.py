@@ -1,57 +1,35 @@
-"""What telling goes by: the book of gangs' objects, how much may be written, and where that is counted."""
+"""Status limits: how much the status writer writes, how soon it repeats itself, and where its writes are counted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_scheduler.core.lifecycle import Status
-from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.gangs.dialects import StatusMessage, StatusPatch
 from gpu_scheduler.k8s.event_recorder import DropCounter
 from gpu_scheduler.k8s.objects import PodObject, RawObject
-from gpu_scheduler.k8s.resources import Resource
 
 Subject = RawObject | PodObject
-"""What a gang's status is written to: its object, or one of its pods where it has none."""
+"""The object that carries a gang's status: its own object, or one of its pods where it has none."""
 
 
-class Book(Protocol):
-    """What is known of gangs' objects."""
-
-    def object_of(self, key: GangKey) -> Subject | None:
-        """What a gang's status is written to."""
-
-    def resource_of(self, key: GangKey) -> Resource | None:
-        """The kind of the object that defines a gang; None for one that only its pods define."""
-
-    def members_of(self, key: GangKey) -> Collection[PodObject]:
-        """A gang's pods; for a pod alone, that pod."""
-
-    def encode(
-        self, key: GangKey, subject: Subject, status: Status, told: StatusMessage, now: float
-    ) -> Sequence[StatusPatch]:
-        """What has to be written so that the subject says this."""
-
-
-class Counts(DropCounter, Protocol):
-    """Where the writer's doings are counted."""
+class StatusMetrics(DropCounter, Protocol):
+    """Counters of the status writer."""
 
     def count_status_write(self, outcome: str) -> None:
-        """One more write, and how it ended."""
+        """Counts a write by its outcome."""
 
     def observe_wait(self, seconds: float) -> None:
-        """A gang waited so long for a decision."""
+        """Records how long a gang waited for a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is written, and how soon again. Times are in seconds, `writes` and `events` are per second.
+    """Rates and delays. Times are in seconds, `writes` and `events` are per second.
 
-    `settle` lets a gang that starts at once pass without a word about its waiting; a message that changed only in its
-    numbers is sent again after `again`, one that did not change after `repeat`, since Events expire. While `busy`, all
-    but what the next leader needs is written at a tenth of the rate: the API server has binds to do.
+    A gang that starts within `settle` is never reported as waiting. A message that changed only in its numbers is sent
+    again after `again`, an unchanged one after `repeat`, since Events expire. While `busy`, everything but notes for the
+    next leader is written at a tenth of the rate: binds come first.
     """
 
     writes: float = 100.0

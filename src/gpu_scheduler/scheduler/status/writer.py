@@ -1,7 +1,7 @@
-"""Telling: what becomes of a gang is written to its object, to its pods and into Events, at a bounded rate.
+"""Status writer: writes the status of gangs to their objects, their pods and Events, at a bounded rate.
 
-Only the latest status of a gang counts, and nobody who reports one waits for it to be written. What the next leader
-needs, or people wait for, goes first; then gangs that merely wait, by turns with the conditions of their pods.
+Only the latest status of a gang is written, and reporting one never blocks. Notes for the next leader and changes of
+phase are urgent; waiting gangs follow, in turn with the conditions of their pods.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gpu_scheduler.core.model import NO_NOTES, GangKey
 from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import DEVICES
 from gpu_scheduler.gangs.dialects import StatusMessage, display_name
+from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
 from gpu_scheduler.k8s.event_recorder import EventRecorder, EventType, ObjectReference, reference_to, reference_to_pod
@@ -30,7 +31,7 @@ from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.rate_limiter import RateLimiter
 from gpu_scheduler.k8s.resources import PODS
 from gpu_scheduler.k8s.workqueue import Priority, WorkQueue
-from gpu_scheduler.scheduler.status.limits import Book, Counts, Limits, Subject
+from gpu_scheduler.scheduler.status.limits import Limits, StatusMetrics, Subject
 from gpu_scheduler.scheduler.status.messages import describe, name_gang, say_bound, say_deleted
 from gpu_scheduler.scheduler.status.names import kind_of
 from gpu_scheduler.scheduler.status.pod_conditions import is_waiting, may_run, patch_condition
@@ -49,15 +50,15 @@ _EVENTS: dict[Phase, tuple[EventType, str]] = {
     Phase.FINISHED: ("Normal", "Finished"),
     Phase.FAILED: ("Warning", "Failed"),
 }
-_SAID = 100_000
-"""What so many pods were last told is remembered."""
-_WRITTEN = 4096
-"""So many objects are kept as they were written, until they are seen like that."""
-_FEW = 1024
-"""So many gangs are remembered without a look at which of them are gone."""
+_MAX_POD_MESSAGES = 100_000
+"""The last messages of this many pods are remembered."""
+_MAX_WRITTEN = 4096
+"""This many written objects are remembered until the informer shows them."""
+_MIN_ENTRIES = 1024
+"""Gangs that are gone are looked for only above this many entries."""
 _LONGEST_BACK_OFF = 60.0
-_PATIENCE = 3
-"""So many times an object is written in vain before others are told all the same."""
+_MAX_BLOCKING_FAILURES = 3
+"""After this many failed writes of the object, pods and Events no longer wait for it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -66,7 +67,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Entry:
-    """A gang as it was last reported, and what has been said: `message` at `told_at`."""
+    """A gang as it was last reported, and the last `message`, written at `told_at`."""
 
     status: Status
     waits_since: float | None = None
@@ -88,44 +89,44 @@ class _PodMessage:
 
 
 class StatusWriter:
-    """Takes reports, and writes what they mean. `look` says what surrounds a gang, given the kind of its object."""
+    """Writes reported statuses in the background. `report` returns the engine's report about a gang."""
 
     def __init__(
         self,
         client: Client,
-        book: Book,
+        registry: GangRegistry,
         report: Callable[[GangKey, float], GangReport | None],
         clock: Callable[[], float],
-        metrics: Counts,
+        metrics: StatusMetrics,
         limits: Limits | None = None,
     ) -> None:
         self._client = client
-        self._book = book
+        self._registry = registry
         self._report = report
         self._clock = clock
         self._metrics = metrics
         self._limits = limits or Limits()
         writes, events, busy = self._limits.writes, self._limits.events, self._limits.busy
         self._recorder = EventRecorder(client, clock, metrics, rate_limiter=RateLimiter(events, events, busy))
-        self._pace = RateLimiter(writes, writes, busy)
+        self._rate_limiter = RateLimiter(writes, writes, busy)
         self._entries: dict[GangKey, _Entry] = {}
-        self._many = _FEW
+        self._prune_above = _MIN_ENTRIES
         self._messages: dict[str, _PodMessage] = {}
         self._queue = WorkQueue[GangKey | str](self._limits.workers, self._owner_of, self._lock_of)
-        # The latest version of objects that were written and not seen since, by uid.
+        # The latest version of objects that the informer has not shown since they were written, by uid.
         self._written: OrderedDict[str, Subject] = OrderedDict()
-        self._said_on_pods: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._pod_messages: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    # -- what is to be told
+    # -- reports
 
     def tell(self, report: Report) -> None:
-        """Will write how a gang is doing; returns at once."""
+        """Queues the status of a gang for writing."""
         key, status = report.key, report.status
         entry = self._entries.get(key)
         before = entry.status if entry is not None else None
         if entry is None:
             entry = self._entries[key] = _Entry(status)
-            if len(self._entries) > self._many:
+            if len(self._entries) > self._prune_above:
                 self._forget_gone()
         entry.status = status
         self._note_wait(entry)
@@ -140,42 +141,42 @@ class StatusWriter:
             self._queue.add(key, Priority.URGENT if turned else Priority.NORMAL)
 
     def report_bound(self, pod: PodObject) -> None:
-        """Will say on a pod where it has been put."""
+        """Records an Event on a pod: its node and devices."""
         meta = pod.metadata
         message = say_bound(
             f"{meta.namespace}/{meta.name}", pod.spec.node_name, (meta.annotations or {}).get(DEVICES, "")
         )
         self._recorder.record(reference_to_pod(pod), "Normal", "Scheduled", message)
-        self._said_on_pods.pop(meta.uid, None)
+        self._pod_messages.pop(meta.uid, None)
 
     def report_deleted(self, delete: Delete, winner: str = "") -> None:
-        """Will say on a pod why it is deleted; `winner` is the gang that it makes room for."""
+        """Records an Event on a pod: why it is deleted, and for which gang."""
         ref = ObjectReference(PODS.api_version, PODS.kind, delete.namespace, delete.name, delete.uid)
         told = say_deleted(delete.cause, winner)
         _log.info("deleting a pod", pod=f"{delete.namespace}/{delete.name}", reason=told.reason, why=told.message)
         self._recorder.record(ref, "Warning", told.reason, told.message)
 
     def forget(self, key: GangKey) -> None:
-        """Drops what is known of a gang that is gone."""
+        """Forgets a gang that is gone."""
         self._entries.pop(key, None)
         self._queue.discard(key)
 
     def _forget_gone(self) -> None:
-        """Drops all gangs that are gone; the next time when there are twice as many as are left."""
+        """Forgets all gangs that are gone; again when the number of entries has doubled."""
         for key in [key for key in self._entries if not self._is_there(key)]:
             self.forget(key)
-        self._many = max(_FEW, 2 * len(self._entries))
+        self._prune_above = max(_MIN_ENTRIES, 2 * len(self._entries))
 
     def _is_there(self, key: GangKey) -> bool:
-        return self._book.object_of(key) is not None or bool(self._book.members_of(key))
+        return self._registry.object_of(key) is not None or bool(self._registry.members_of(key))
 
     def clear(self) -> None:
-        """Drops everything: another leader tells from now on."""
+        """Forgets everything: another leader writes from now on."""
         self._queue.clear()
         self._entries.clear()
         self._messages.clear()
         self._written.clear()
-        self._said_on_pods.clear()
+        self._pod_messages.clear()
 
     def _note_wait(self, entry: _Entry) -> None:
         now = self._clock()
@@ -203,19 +204,19 @@ class StatusWriter:
             _log.exception("status write failed", about=str(item))
 
     def _owner_of(self, item: GangKey | str) -> str:
-        """Namespaces do not wait for each other."""
+        """The namespace: no namespace waits for another."""
         return self._messages[item].key.namespace if isinstance(item, str) else item.namespace
 
     def _lock_of(self, item: GangKey | str) -> Hashable:
-        """Gangs that share an object are written one after the other: each has to see what the other wrote."""
+        """Gangs that share an object are written one after the other, each on top of the last write."""
         if isinstance(item, str):
             return item
-        subject = self._book.object_of(item)
+        subject = self._registry.object_of(item)
         return subject.metadata.uid if subject is not None else item
 
     async def _write_gang(self, key: GangKey) -> None:
         entry = self._entries.get(key)
-        subject = self._book.object_of(key)
+        subject = self._registry.object_of(key)
         if entry is None or not self._is_there(key):
             self.forget(key)
             return
@@ -246,31 +247,31 @@ class StatusWriter:
             self._queue.add_after(key, again, Priority.NORMAL)
 
     def _too_soon(self, entry: _Entry, message: str, now: float) -> float:
-        """How long to wait with a message that says nothing new but numbers."""
+        """The delay of a message that differs only in its numbers."""
         if message == entry.message or without_numbers(message) != without_numbers(entry.message):
             return 0.0
         return entry.told_at + self._pause(entry) - now
 
     def _pause(self, entry: _Entry) -> float:
-        """How long numbers stand: a round of many pods should take a small part of what may be written."""
+        """The period of updates of numbers: longer for gangs of many pods, which cost more writes."""
         return max(self._limits.again, 30 * entry.status.waiting / self._limits.writes)
 
     async def _write_subject(self, key: GangKey, entry: _Entry, subject: Subject, told: StatusMessage) -> bool:
-        """Brings a gang's object up to date, later if it fails; whether others may be told meanwhile.
+        """Updates a gang's object, and retries later if that fails. Returns whether pods and Events may be written now.
 
-        Who forbids it, or fails time and again, keeps nobody from reading it elsewhere.
+        An object that cannot be written does not keep the message from pods and Events.
         """
         try:
             latest = await self._latest(key, entry, subject)
-            for patch in self._book.encode(key, latest, entry.status, told, self._clock()):
+            for patch in self._registry.encode(key, latest, entry.status, told, self._clock()):
                 if patch.resource == PODS and entry.status.phase in STARTING:
-                    continue  # told once the pod is bound: until then its version must not move
-                await self._pace.take(urgent=entry.status.notes != NO_NOTES)
+                    continue  # a write would change the version for which the bind was decided
+                await self._rate_limiter.take(urgent=entry.status.notes != NO_NOTES)
                 written: Subject = await self._client.patch(
                     patch.resource, patch.name, patch.body, patch.namespace, patch.subresource, type=type(latest)
                 )
                 self._metrics.count_status_write("written")
-                _remember(self._written, written.metadata.uid, written, _WRITTEN)
+                _remember(self._written, written.metadata.uid, written, _MAX_WRITTEN)
             entry.failures, entry.unsure = 0, False
         except NotFound:
             self._metrics.count_status_write("gone")
@@ -279,17 +280,17 @@ class StatusWriter:
             entry.failures += 1
             entry.unsure = True
             if entry.failures in (1, 10):
-                _log.warning("status not written", gang=str(key), tries=entry.failures, why=error.message)
-            in_vain = isinstance(error, Refused) or entry.failures >= _PATIENCE
-            lane = Priority.NORMAL if in_vain else Priority.URGENT
+                _log.warning("status write failed", gang=str(key), tries=entry.failures, why=error.message)
+            give_up = isinstance(error, Refused) or entry.failures >= _MAX_BLOCKING_FAILURES
+            lane = Priority.NORMAL if give_up else Priority.URGENT
             self._queue.add_after(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), lane)
-            return in_vain
+            return give_up
         return True
 
     async def _latest(self, key: GangKey, entry: _Entry, seen: Subject) -> Subject:
-        """The newest version of an object that is known: what was seen may be older than what was written."""
+        """The newest known version of an object: the informer may lag behind our own write."""
         meta = seen.metadata
-        resource = self._book.resource_of(key) if isinstance(seen, RawObject) else PODS
+        resource = self._registry.resource_of(key) if isinstance(seen, RawObject) else PODS
         if entry.unsure and resource is not None:
             return await self._client.get(resource, meta.name, meta.namespace, type=type(seen))
         written = self._written.get(meta.uid)
@@ -301,10 +302,10 @@ class StatusWriter:
     # -- Events
 
     def _record(self, key: GangKey, status: Status, told: StatusMessage, started: bool) -> None:
-        """The Event about the gang itself. Where it has no object one of its pods stands in, except for what every
-        waiting pod is told anyway."""
-        subject = self._book.object_of(key)
-        resource = self._book.resource_of(key)
+        """Records the Event about the gang: on its object, or on one of its pods where it has none. Waiting pods get an
+        Event of their own anyway."""
+        subject = self._registry.object_of(key)
+        resource = self._registry.resource_of(key)
         stuck = status.phase in STARTING and status.bind_refused
         if subject is None or (key.dialect == LONE_POD and not stuck):
             return
@@ -328,19 +329,19 @@ class StatusWriter:
         say(what, gang=display_name(key), reason=told.reason, why=why)
 
     def _say_started(self, key: GangKey) -> str:
-        placed = [pod for pod in self._book.members_of(key) if pod.spec.node_name and may_run(pod)]
+        placed = [pod for pod in self._registry.members_of(key) if pod.spec.node_name and may_run(pod)]
         nodes = {pod.spec.node_name for pod in placed}
         return f"Started with {count(len(placed), 'pod')} on {count(len(nodes), 'node')}."
 
     # -- pods
 
     def _queue_pods(self, key: GangKey, report: GangReport, message: str, now: float) -> None:
-        """Lets every waiting pod say why; those that have lately said so are left alone."""
+        """Queues the message for every waiting pod that does not show it yet."""
         text = _name(key, kind_of(key), message)
         event = _EVENTS[Phase.RESERVED if report.phase is Phase.RESERVED else Phase.WAITING]
-        for pod in self._book.members_of(key):
+        for pod in self._registry.members_of(key):
             uid = pod.metadata.uid
-            said, at = self._said_on_pods.get(uid, ("", 0.0))
+            said, at = self._pod_messages.get(uid, ("", 0.0))
             if uid in report.waiting_uids and is_waiting(pod) and (said != text or now - at >= self._limits.repeat):
                 self._messages[uid] = _PodMessage(key, pod, text, event)
                 self._queue.add(uid, Priority.BACKGROUND)
@@ -352,10 +353,10 @@ class StatusWriter:
         now = self._clock()
         body = patch_condition(word.pod, word.message, now)
         if body is not None:
-            await self._pace.take()
+            await self._rate_limiter.take()
         entry = self._entries.get(word.key)
         if entry is None or entry.status.phase in STARTING:
-            return  # decided while it stood in line
+            return  # the gang was decided meanwhile
         if body is not None:
             meta = word.pod.metadata
             try:
@@ -369,10 +370,10 @@ class StatusWriter:
                 return
             except ApiError as error:
                 self._metrics.count_status_write("failed")
-                _log.debug("condition not written", gang=str(word.key), pod=meta.name, why=error.message)
+                _log.debug("status write failed", gang=str(word.key), pod=meta.name, why=error.message)
                 return
         self._recorder.record(reference_to_pod(word.pod), *word.event, word.message)
-        _remember(self._said_on_pods, uid, (word.message, now), _SAID)
+        _remember(self._pod_messages, uid, (word.message, now), _MAX_POD_MESSAGES)
 
 
 def _name(key: GangKey, kind: str, message: str) -> str:
@@ -387,6 +388,6 @@ def _remember(memory: OrderedDict[str, T], uid: str, what: T, most: int) -> None
 
 
 def _version(subject: Subject) -> int:
-    """How new a version is; servers count in whole numbers."""
+    """A resourceVersion as a number."""
     text = subject.metadata.resource_version
     return int(text) if text.isdecimal() else 0
