@@ -28,7 +28,7 @@ class Limits:
     """Rates and delays. Times are in seconds, `writes` and `events` are per second.
 
     A gang that starts within `settle` is never reported as waiting. A message that changed only in its numbers is sent
-    again after `again`, an unchanged one after `repeat`, since Events expire. While `busy`, everything but notes for the
+    again after `again`, an unchanged one after `repeat`, since Events expire. While `busy`, all but notes for the
     next leader is written at a tenth of the rate: binds come first.
     """
 
