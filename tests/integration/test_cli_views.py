@@ -376,7 +376,7 @@ def test_the_commands_work_as_a_kubectl_plugin(busy: Live, tmp_path: Path) -> No
 
     assert rows(run("gangs", "-n", busy.namespace).stdout)["train"][1:3] == ["waiting", "0/2"]
     assert "holds 24" in run("explain", "-n", busy.namespace, "train").stdout
-    unknown = run("explain", "-n", busy.namespace, "nobody")
+    unknown = run("explain", "-n", busy.namespace, "absent")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("kubectl gang: no gang, pod or job is called")
     assert run("scheduler").returncode == 2
