@@ -310,7 +310,7 @@ async def test_a_pod_with_a_generated_name_has_no_index(admin: Api) -> None:
     del body["metadata"]["name"]
     for _ in range(20):  # a third of the names would end in a number
         refused = await admin.ask("POST", f"{PODS}?dryRun=All", body)
-        assert (refused.code, "a generated name gives it none" in refused.message) == (422, True), refused.message
+        assert (refused.code, "metadata.generateName gives it none" in refused.message) == (422, True), refused.message
 
 
 async def test_a_pod_that_becomes_ours_after_our_webhook_is_refused(admin: Api) -> None:

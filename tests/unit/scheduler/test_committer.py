@@ -30,7 +30,7 @@ class Desk:
         self.may_swap.set()
         self.fenced = False
         self.busy = False
-        self.committer = Committer(cast(CommitLog, self), cast(Intents, self), self._hear, lambda: self.busy)
+        self.committer = Committer(cast(CommitLog, self), cast(Intents, self), self._on_committed, lambda: self.busy)
 
     @property
     def reported(self) -> list[int]:
@@ -43,7 +43,7 @@ class Desk:
     def steps(self) -> list[str]:
         return [step for step, _ in self.journal]
 
-    def _hear(self, event: Committed) -> None:
+    def _on_committed(self, event: Committed) -> None:
         self.journal.append(("reported", event.sequence))
 
     async def write(self, epoch: int, commit: Commit) -> dict[str, str]:

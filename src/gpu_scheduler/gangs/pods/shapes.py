@@ -170,7 +170,7 @@ def _make(parts: bytes, context: TermContext, devices: _Devices, gpu_resources: 
 
 @contextmanager
 def _collect_problems(gates: list[Gate]) -> Iterator[None]:
-    """Turns decoding errors in the block into gates."""
+    """Converts decoding errors in the block into gates."""
     try:
         yield
     except msgspec.ValidationError as error:
