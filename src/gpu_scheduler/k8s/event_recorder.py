@@ -111,7 +111,7 @@ class EventRecorder:
         capacity: int = 10_000,
         aggregate_by: Callable[[str], str] = without_numbers,
     ) -> None:
-        """`aggregate_by` maps messages whose Events share one object to the key text."""
+        """`aggregate_by` maps messages whose Events share one object to the same text."""
         self._client = client
         self._clock = clock
         self._metrics = metrics
