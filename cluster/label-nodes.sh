@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Names the nodes of a cluster as maps do (gpu-node-name=node1, node2, ...) and creates the project's namespaces.
+# Labels the nodes of a cluster with the names that maps use (gpu-node-name=node1, node2, ...) and creates the project's
+# namespaces.
 # Running it again changes nothing.
 #
-#   cluster/label-nodes.sh                  the workers of the current context, by name; all nodes where there are none
+#   cluster/label-nodes.sh                  the workers of the current context, by name; all nodes if there are no workers
 #   cluster/label-nodes.sh gpu-a gpu-b      these, in this order
 #   CONTEXT=other cluster/label-nodes.sh    another context of the kubeconfig
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Creates the kind cluster gpu-scheduler-cluster unless it is there, names its nodes node1..node4 and creates the
+# Creates the kind cluster gpu-scheduler-cluster unless it exists, labels its nodes node1..node4 and creates the
 # namespaces gpu-scheduler-system and gpu-scheduler-tests. Running it again changes nothing.
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the webhook's certificates in certs/: a thin wrapper around `gpu-scheduler certs`, which has --help.
+# Creates the webhook's certificates in certs/ with `gpu-scheduler certs`; see its --help.
 set -eu
 cd "$(dirname "$0")/.."
 if command -v gpu-scheduler >/dev/null; then

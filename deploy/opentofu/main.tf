@@ -34,7 +34,7 @@ resource "digitalocean_kubernetes_cluster" "main" {
   }
 
   lifecycle {
-    # Patches are the provider's to apply (auto_upgrade); a newer one is no reason to change anything here.
+    # The provider applies patches (auto_upgrade): a newer patch must not show as a change.
     ignore_changes = [version]
   }
 }

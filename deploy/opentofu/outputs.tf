@@ -9,12 +9,12 @@ output "endpoint" {
 }
 
 output "kubernetes_version" {
-  description = "Version that it was created with."
+  description = "The version of Kubernetes."
   value       = digitalocean_kubernetes_cluster.main.version
 }
 
 output "kubeconfig" {
-  description = "How to reach it; expires after seven days, then apply again."
+  description = "The kubeconfig; it expires after seven days, then apply again."
   value       = digitalocean_kubernetes_cluster.main.kube_config[0].raw_config
   sensitive   = true
 }

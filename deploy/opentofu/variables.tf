@@ -21,7 +21,7 @@ variable "region" {
 }
 
 variable "kubernetes_minor" {
-  description = "Minor version of Kubernetes; its newest patch is taken."
+  description = "Minor version of Kubernetes; its newest patch is used."
   type        = string
   default     = "1.35"
 
@@ -43,7 +43,7 @@ variable "node_size" {
 }
 
 variable "worker_count" {
-  description = "Nodes for jobs, beside the one for the scheduler and the rest of the system."
+  description = "Nodes for jobs, besides the one for the scheduler and the rest of the system."
   type        = number
   default     = 2
 

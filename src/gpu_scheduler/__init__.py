@@ -1,3 +1,3 @@
-"""A Kubernetes gang scheduler for GPUs: pods that belong together start together, on decided GPU indices."""
+"""A Kubernetes gang scheduler for GPUs: pods that belong together start together, on chosen GPU indices."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-{{/* Every helper takes a dict of the chart ("root") and the name of a part, which is the name of its Deployment. */}}
+{{/* Every helper takes a dict with the chart ("root") and the name of a part, which is the name of its Deployment. */}}
 
 {{- define "gpu-scheduler.selector" -}}
 app.kubernetes.io/name: {{ .name }}
@@ -19,7 +19,7 @@ namespace: {{ .root.Release.Namespace }}
 labels: {{- include "gpu-scheduler.labels" . | nindent 2 }}
 {{- end }}
 
-{{/* What belongs to no namespace. */}}
+{{/* Metadata of cluster-scoped objects. */}}
 {{- define "gpu-scheduler.clusterMeta" -}}
 name: {{ .name }}
 labels: {{- include "gpu-scheduler.labels" . | nindent 2 }}
@@ -30,12 +30,12 @@ labels:
   {{- include "gpu-scheduler.labels" . | nindent 2 }}
   {{- with .root.Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
 annotations:
-  # Programs read their settings once.
+  # The programs read their settings once, at the start.
   checksum/settings: {{ include "gpu-scheduler.settings" .root | sha256sum }}
   {{- with .root.Values.podAnnotations }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 
-{{/* Where pods of a part run, and as whom. */}}
+{{/* Scheduling and security of the pods of a part. */}}
 {{- define "gpu-scheduler.podSpec" -}}
 securityContext:
   runAsNonRoot: true
@@ -76,13 +76,13 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* The file that --config names. */}}
+{{/* The file for --config. */}}
 {{- define "gpu-scheduler.settings" -}}
 {{- $fixed := dict "schedulerNames" .Values.scheduler.schedulerNames "namespace" .Release.Namespace -}}
 {{- merge $fixed .Values.scheduler.settings | toYaml -}}
 {{- end }}
 
-{{/* Every container has its settings, and a place for files in passing: its own disk is read-only. */}}
+{{/* Every container has its settings and a directory for temporary files: its root file system is read-only. */}}
 {{- define "gpu-scheduler.settingsVolume" -}}
 - name: settings
   configMap: {name: gpu-scheduler}
@@ -97,25 +97,25 @@ securityContext:
 
 {{/* -- the webhook */}}
 
-{{/* Where it runs: "off", "outside", "apart" (a Deployment of its own) or "beside" (in the scheduler's pod). */}}
+{{/* Where it runs: "off", "outside", "apart" (in its own Deployment) or "beside" (in the scheduler's pod). */}}
 {{- define "gpu-scheduler.webhook.place" -}}
 {{- with .Values.webhook -}}
 {{- if not .enabled }}off{{ else if .url }}outside{{ else if .separate }}apart{{ else }}beside{{ end -}}
 {{- end -}}
 {{- end }}
 
-{{/* Whose certificates it serves: "given", "cert-manager" or "own". */}}
+{{/* Where its certificates come from: "given", "cert-manager" or "own". */}}
 {{- define "gpu-scheduler.webhook.certificates" -}}
 {{- with .Values.webhook -}}
 {{- if and .caBundle .certManager.enabled }}
-{{- fail "webhook.caBundle and webhook.certManager.enabled: only one of them can be, because both say whom to trust" }}
+{{- fail "webhook.caBundle and webhook.certManager.enabled: set only one of them; each defines the CA to trust" }}
 {{- else if and .url .certManager.enabled }}
-{{- fail "webhook.url and webhook.certManager.enabled: cert-manager makes certificates for a webhook in the cluster; set webhook.caBundle instead" }}
+{{- fail "webhook.url and webhook.certManager.enabled: cert-manager issues certificates for a webhook in the cluster only; set webhook.caBundle instead" }}
 {{- else if .caBundle }}given{{ else if .certManager.enabled }}cert-manager{{ else }}own{{ end -}}
 {{- end -}}
 {{- end }}
 
-{{/* The account that it signs in with. */}}
+{{/* Its service account. */}}
 {{- define "gpu-scheduler.webhook.account" -}}
 {{- eq (include "gpu-scheduler.webhook.place" .) "beside" | ternary "gpu-scheduler" "gpu-scheduler-webhook" -}}
 {{- end }}
@@ -162,12 +162,12 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* What the API server writes when the scheduler asks it something. */}}
+{{/* The user name of the scheduler's service account. */}}
 {{- define "gpu-scheduler.schedulerAccount" -}}
 system:serviceaccount:{{ .Release.Namespace }}:gpu-scheduler
 {{- end }}
 
-{{/* The webhooks of one kind of configuration, for this installation; without saying where the webhook is. */}}
+{{/* The webhooks of one configuration for this installation, without clientConfig. */}}
 {{- define "gpu-scheduler.webhooks" -}}
 {{- $names := printf "[\"%s\"]" (.root.Values.scheduler.schedulerNames | sortAlpha | join "\", \"") -}}
 {{- .root.Files.Get (printf "files/%s-webhooks.yaml" (lower .kind))
