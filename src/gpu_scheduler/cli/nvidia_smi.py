@@ -68,6 +68,7 @@ class NvidiaSmi:
         self._answer = Gpus()
         self._answered: float | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._late = False
 
     async def read(self) -> Gpus:
         """The current GPUs, or the cached answer."""
@@ -75,6 +76,7 @@ class NvidiaSmi:
         if self._answered is not None and clock() - self._answered < CACHE_SECONDS:
             return self._answer
         if self._running is None:
+            self._late = False
             self._running = asyncio.create_task(self._query())
         running = self._running
         done, _ = await asyncio.wait({running}, timeout=TIMEOUT)
@@ -94,6 +96,7 @@ class NvidiaSmi:
             self._running.cancel()
 
     def _kill(self) -> None:
+        self._late = True
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -109,6 +112,8 @@ class NvidiaSmi:
             )
         except OSError as error:
             return Gpus(problem=f"{PROGRAM} cannot be started: {error.strerror}")
+        if self._late:  # the time was up before it had started
+            self._kill()
         output, errors = await self._process.communicate()
         text = output.decode(errors="replace")
         if self._process.returncode:

@@ -127,6 +127,19 @@ async def test_a_hanging_nvidia_smi_is_killed(path: Path, monkeypatch: pytest.Mo
     smi = NvidiaSmi()
     assert await smi.read() == Gpus(problem="nvidia-smi did not answer within 0.2 s")
     await smi.close()
-    if (path / "pid").exists():  # on a busy machine it may be killed before it has started
+    pid = (path / "pid").read_text() if (path / "pid").exists() else ""
+    if pid:  # on a busy machine it may be killed before it has started
         with pytest.raises(ProcessLookupError):
-            os.kill(int((path / "pid").read_text()), 0)
+            os.kill(int(pid), 0)
+
+
+async def test_an_nvidia_smi_that_starts_after_the_time_is_up_is_killed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.0)
+    install(path, "exec sleep 600")
+    smi = NvidiaSmi()
+    assert "did not answer" in (await smi.read()).problem
+    await smi.close()
+    assert smi._process is not None
+    assert smi._process.returncode is not None
