@@ -22,19 +22,19 @@ READING = DecodeOptions(frozenset({"gpu-scheduler"}), GPUS)
 
 
 def as_sent(kind: type[T], body: Json) -> T:
-    """An object after its way over the wire."""
+    """An object after encoding and decoding."""
     return msgspec.json.decode(msgspec.json.encode(body), type=kind)
 
 
 def container(name: str = "main", **resources: Any) -> Json:
-    """A container with requests; `limits` and the like are fields of its resources."""
+    """A container with requests; `limits` and others are fields of its resources."""
     limits = resources.pop("limits", {})
     extra = resources.pop("extra", {})
     return {"name": name, "resources": {"requests": resources.pop("requests", resources), "limits": limits}, **extra}
 
 
 def asking(gpus: int, name: str = "main", resource: str = GPU, **extra: Any) -> Json:
-    """A container that asks for GPUs."""
+    """A container that requests GPUs."""
     return container(name, requests={}, limits={resource: str(gpus)}, extra=extra)
 
 
@@ -61,7 +61,7 @@ def node(name: str = "node1", **status: Any) -> NodeObject:
 
 
 def shape(raw: PodObject) -> Shaped:
-    """What a pod needs."""
+    """The shape of a pod."""
     return read_shape(raw.spec, raw.metadata, GPUS)
 
 

@@ -1,4 +1,4 @@
-"""What a bind writes on its pod about GPUs, and how that is read again."""
+"""The annotations about GPUs that a bind writes, and how they are read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SIDECAR = {"restartPolicy": "Always"}
         ),
     ],
 )
-def test_a_bind_says_what_the_pod_and_each_container_should_see(
+def test_a_bind_annotates_the_visible_devices_of_the_pod_and_of_each_container(
     spec: dict[str, Any], devices: tuple[int, ...], written: dict[str, str]
 ) -> None:
     assert bind_annotations(pod(**spec), devices, GPUS) == written
@@ -70,7 +70,7 @@ def test_a_bind_says_what_the_pod_and_each_container_should_see(
         pytest.param({"containers": [asking(0)]}, {}, id="none"),
     ],
 )
-def test_containers_know_before_a_bind_where_it_will_be_written(spec: dict[str, Any], told: dict[str, str]) -> None:
+def test_the_annotation_of_each_container_is_known_before_the_bind(spec: dict[str, Any], told: dict[str, str]) -> None:
     found = pod(**spec)
     assert container_annotations(found, GPUS) == told
     assert set(told.values()) <= bind_annotations(found, (), GPUS).keys()
@@ -93,7 +93,7 @@ def test_containers_know_before_a_bind_where_it_will_be_written(spec: dict[str, 
         pytest.param("0," * 100_000, Shape(gpus=2), None, id="endless"),
     ],
 )
-def test_recorded_devices_are_believed_only_if_they_can_be_the_pods(
+def test_recorded_devices_count_only_if_they_fit_the_pods_shape(
     text: str | None, shape: Shape, devices: tuple[int, ...] | None
 ) -> None:
     assert read_devices(text, shape) == devices

@@ -1,4 +1,4 @@
-"""The kinds that the scheduler brings along, in the local API; and what dialects write, as an API server takes it."""
+"""Our CustomResourceDefinitions in the local API server, and the patches of dialects against it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpu_scheduler.k8s.discovery import find_served
 from gpu_scheduler.k8s.errors import Conflict, Refused
 from gpu_scheduler.k8s.objects import Json, RawObject
 from tests.embedded_kube.servers import api_server
-from tests.unit.gangs.gang_parts import LATER, NOW, context, status
+from tests.unit.gangs.gang_fixtures import LATER, NOW, context, status
 from tests.unit.gangs.pods import GPU, GPUS
 
 
@@ -48,7 +48,7 @@ def test_short_names_do_not_collide_with_those_of_other_gang_kinds() -> None:
     assert not set(ours) & set(theirs)
 
 
-def test_a_placement_knows_every_cause_of_a_delete() -> None:
+def test_the_schema_of_placements_lists_every_cause_of_a_delete() -> None:
     spec = load_definitions()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert spec["x-kubernetes-validations"][0]["rule"] == "self == oldSelf"
     causes = spec["properties"]["deletes"]["items"]["properties"]["cause"]["enum"]
@@ -56,7 +56,7 @@ def test_a_placement_knows_every_cause_of_a_delete() -> None:
 
 
 def placement(**spec: Any) -> Json:
-    """A decision."""
+    """A Placement."""
     bind = {"uid": "u", "namespace": "x", "name": "p", "attempt": 0, "node": "n1", "devices": [0, 1]}
     base = {"epoch": 1, "sequence": 2, "chunk": 0, "chunks": 1, "size": 1, "binds": [bind], "deletes": []}
     return {
@@ -67,7 +67,7 @@ def placement(**spec: Any) -> Json:
     }
 
 
-async def test_a_placement_is_kept_as_it_was_written() -> None:
+async def test_a_placement_is_stored_unchanged() -> None:
     async with client() as api:
         made = await api.create(PLACEMENTS, placement(), "default")
         assert made["spec"] == placement()["spec"]
@@ -85,7 +85,7 @@ def queue(name: str = "blue", **spec: Any) -> Json:
     return {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
-async def test_a_queue_gets_its_defaults_and_tells_its_use() -> None:
+async def test_a_queue_gets_its_defaults_and_the_status_of_its_use() -> None:
     async with client() as api:
         made = await api.create(QUEUES, queue(quota={GPU: 8, "cpu": "500m"}), type=RawObject)
         assert made.spec == {
@@ -96,21 +96,21 @@ async def test_a_queue_gets_its_defaults_and_tells_its_use() -> None:
             "closed": False,
         }
         volcano = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "red"}}
-        book = QueueRegistry()
-        book.on_changed(QUEUES, made)
-        book.on_changed(VOLCANO_QUEUES, await api.create(VOLCANO_QUEUES, volcano | {"spec": {}}, type=RawObject))
+        registry = QueueRegistry()
+        registry.on_changed(QUEUES, made)
+        registry.on_changed(VOLCANO_QUEUES, await api.create(VOLCANO_QUEUES, volcano | {"spec": {}}, type=RawObject))
         use = QueueUse(1, 1, 2, 0, {GPU: 9500, "cpu": 250})
         for name, resource in (("blue", QUEUES), ("red", VOLCANO_QUEUES)):
-            for patch in book.encode(name, use, GPUS):
+            for patch in registry.encode(name, use, GPUS):
                 await api.patch(resource, patch.name, patch.body, subresource=patch.subresource)
-            book.on_changed(resource, await api.get(resource, name, type=RawObject))
-            assert book.encode(name, use, GPUS) == []
+            registry.on_changed(resource, await api.get(resource, name, type=RawObject))
+            assert registry.encode(name, use, GPUS) == []
 
 
 @pytest.mark.parametrize(
     "spec", [{"weight": 0}, {"quota": {GPU: "many"}}, {"limit": {GPU: "-1"}}, {"allowedNamespaces": "x"}]
 )
-async def test_a_queue_that_makes_no_sense_is_refused(spec: Json) -> None:
+async def test_an_invalid_queue_is_refused(spec: Json) -> None:
     async with client() as api:
         with pytest.raises(Refused):
             await api.create(QUEUES, queue(**spec))
@@ -143,7 +143,7 @@ LIVES = (
         ("1.37", GangKey("podgroup", "default", "train"), NATIVE),
     ],
 )
-async def test_a_gangs_life_is_told_in_words_that_an_api_server_takes(version: str, key: GangKey, spec: Json) -> None:
+async def test_an_api_server_accepts_every_status_of_a_gang(version: str, key: GangKey, spec: Json) -> None:
     dialect = dialect_of(key)
     async with client(version) as api:
         served = await find_served(api)
@@ -165,7 +165,7 @@ async def test_a_gangs_life_is_told_in_words_that_an_api_server_takes(version: s
             assert (gang.notes.below_since, gang.notes.target) == (life.notes.below_since, life.notes.target)
 
 
-async def test_a_patch_never_reaches_a_namesake() -> None:
+async def test_a_patch_does_not_apply_to_a_later_object_of_the_same_name() -> None:
     key = GangKey("volcano", "default", "train")
     async with client() as api:
         resource = choose_resources((await find_served(api)).has)["volcano"]

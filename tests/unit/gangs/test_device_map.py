@@ -1,4 +1,4 @@
-"""The gpu-scheduling-map: what it says, and what is said when it is wrong."""
+"""The gpu-scheduling-map, and the errors of invalid maps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_a_map_has_one_entry_for_every_pod_index() -> None:
     assert parse_map("0=node1:0,1\n1=node2:3") == {0: MapEntry("node1", (0, 1)), 1: MapEntry("node2", (3,))}
 
 
-def test_blank_lines_and_spaces_do_not_matter() -> None:
+def test_blank_lines_and_spaces_are_ignored() -> None:
     assert parse_map("\n 0 = node1 : 0 , 1 \r\n\n\t1=node2:3\n") == parse_map("0=node1:0,1\n1=node2:3")
 
 
-def test_gpus_stay_in_the_order_they_were_written_in() -> None:
+def test_gpus_keep_the_written_order() -> None:
     assert parse_map("0=node1:3,1")[0].devices == (3, 1)
 
 
@@ -59,7 +59,7 @@ def test_gpus_stay_in_the_order_they_were_written_in() -> None:
         pytest.param("x" * (MAX_LENGTH + 1), 0, "characters are too many; write at most 262144", id="too-long"),
     ],
 )
-def test_a_bad_map_is_refused_with_its_line_and_what_is_right(text: str, line: int, said: str) -> None:
+def test_an_invalid_map_is_refused_with_the_line_and_a_correction(text: str, line: int, said: str) -> None:
     with pytest.raises(MapError) as caught:
         parse_map(text)
     assert caught.value.line == line
@@ -67,7 +67,7 @@ def test_a_bad_map_is_refused_with_its_line_and_what_is_right(text: str, line: i
     assert str(caught.value).isprintable()
 
 
-def test_mistakes_are_found_on_every_line_until_there_are_enough() -> None:
+def test_errors_are_found_on_every_line_up_to_a_limit() -> None:
     text = "a=b\n0=node1:0\n0=node1:1\n1=node1:0,0\n\n2=:0"
     assert [mistake.line for mistake in find_map_errors(text)] == [1, 3, 4, 6]
     assert [mistake.line for mistake in find_map_errors("x\n" * 1000, limit=3)] == [1, 2, 3]
@@ -77,7 +77,7 @@ def test_mistakes_are_found_on_every_line_until_there_are_enough() -> None:
     ]
 
 
-def test_a_map_as_long_as_the_api_allows_is_read() -> None:
+def test_a_map_of_the_maximum_length_is_parsed() -> None:
     text = "\n".join(f"{i}=n:{i % 8}" for i in range(20_000))
     assert len(text) <= MAX_LENGTH
     assert len(parse_map(text)) == 20_000
@@ -93,7 +93,7 @@ def test_any_text_is_a_map_or_a_map_error_of_one_line(text: str) -> None:
     assert "\n" not in said
 
 
-def test_maps_that_say_the_same_share_within_their_namespace_only() -> None:
+def test_equal_maps_share_gpus_within_their_namespace_only() -> None:
     group = map_group("x", "0=node1:0,1\n1=node2:0")
     assert map_group("x", "\n1 = node2:0\n0=node1:1,0") == group
     assert map_group("y", "0=node1:0,1\n1=node2:0") != group
@@ -116,5 +116,5 @@ def test_maps_that_say_the_same_share_within_their_namespace_only() -> None:
         pytest.param(Meta("a-" + "1" * 200), None, id="endless"),
     ],
 )
-def test_a_pods_index_is_what_its_controller_says_or_the_number_its_name_ends_in(meta: Meta, index: int | None) -> None:
+def test_the_index_of_a_pod_comes_from_its_controller_or_its_name(meta: Meta, index: int | None) -> None:
     assert pod_index(meta) == index

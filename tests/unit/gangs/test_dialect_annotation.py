@@ -1,4 +1,4 @@
-"""Gangs that only their pods' annotations describe, and pods alone."""
+"""Gangs by annotation, and lone pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import Membership, read_membership
 from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import PODS
-from tests.unit.gangs.gang_parts import decode, said, status, tell
+from tests.unit.gangs.gang_fixtures import decode, said, status, tell
 from tests.unit.gangs.pods import pod
 
 KEY = GangKey("annotation", "x", "train")
@@ -18,7 +18,7 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "5f0c2
 
 
 def member(name: str = "a", **notes: str) -> PodObject:
-    """A pod of gang train; notes are named without their group, with _ for -."""
+    """A pod of gang train; annotations are named without their group, with _ for -."""
     ours = {f"{GROUP}/{key.replace('_', '-')}": text for key, text in notes.items()}
     return pod(name, annotations={f"{GROUP}/gang": "train"} | ours)
 
@@ -29,7 +29,7 @@ def test_a_pod_names_its_gang_in_its_own_namespace() -> None:
     assert read_membership(elsewhere).gang is None
 
 
-def test_with_a_minimum_alone_the_controller_is_the_gang() -> None:
+def test_with_a_minimum_only_the_pods_of_the_controller_are_the_gang() -> None:
     owned = pod(annotations={f"{GROUP}/gang-min": "4"}, meta={"ownerReferences": [OWNER]})
     assert read_membership(owned).gang == GangKey("annotation", "x", "Job/train/5f0c2a81")
     again = pod(annotations={f"{GROUP}/gang-min": "4"}, meta={"ownerReferences": [OWNER | {"uid": "77777777-1"}]})
@@ -55,11 +55,11 @@ def test_with_a_minimum_alone_the_controller_is_the_gang() -> None:
         ),
     ],
 )
-def test_a_pod_whose_gang_cannot_be_told_does_not_start_alone(notes: Json, problem: str) -> None:
+def test_a_pod_with_an_invalid_gang_does_not_start_alone(notes: Json, problem: str) -> None:
     assert read_membership(pod(annotations=notes)) == Membership(None, problem=problem)
 
 
-def test_what_pods_say_about_their_gang_is_put_together() -> None:
+def test_the_options_of_all_pods_are_merged() -> None:
     gang = decode(
         KEY, None, member("a", gang_min="4", queue="blue"), member("b", on_member_lost="restart", timeout_seconds="9")
     )
@@ -67,7 +67,7 @@ def test_what_pods_say_about_their_gang_is_put_together() -> None:
     assert gang.on_member_lost is OnMemberLost.RESTART
 
 
-def test_pods_that_contradict_each_other_are_a_problem_that_says_so() -> None:
+def test_contradicting_pods_are_a_problem_that_names_both() -> None:
     gang = decode(KEY, None, member("a", gang_min="4"), member("b", gang_min="5"))
     assert gang.problem == (
         f"{GROUP}/gang-min: pod a has '4' and pod b has '5'; all pods of a gang must have the same value"
@@ -75,7 +75,7 @@ def test_pods_that_contradict_each_other_are_a_problem_that_says_so() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "four", "4.0", "٤", "9" * 50])
-def test_a_minimum_that_is_missing_or_no_number_is_a_problem(text: str) -> None:
+def test_a_missing_or_invalid_minimum_is_a_problem(text: str) -> None:
     problem = decode(KEY, None, member(gang_min=text)).problem
     assert problem.startswith(f"{GROUP}/gang-min: ")
     assert problem.endswith("write how many pods must start together, from 1 to 20000")
@@ -90,7 +90,7 @@ def test_notes_are_on_a_pod() -> None:
     )
 
 
-def test_a_gang_without_an_object_has_nothing_else_to_write() -> None:
+def test_a_gang_without_an_object_writes_only_notes() -> None:
     assert tell(KEY, member(gang_min="4"), status(Phase.WAITING, 0, 4)) == []
 
 

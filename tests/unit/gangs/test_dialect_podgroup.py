@@ -11,7 +11,7 @@ from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import Membership, StatusMessage, dialect_of, read_membership
 from gpu_scheduler.gangs.dialects.podgroup import BELOW_MINIMUM, TIMED_OUT
 from gpu_scheduler.k8s.objects import Json, RawObject
-from tests.unit.gangs.gang_parts import LATER, THEN, conditions, context, decode, group, patched, said, status, tell
+from tests.unit.gangs.gang_fixtures import LATER, THEN, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import pod
 
 KEY = GangKey("podgroup", "x", "train")
@@ -23,7 +23,7 @@ def test_a_pod_joins_by_its_scheduling_group() -> None:
     assert read_membership(found) == Membership(KEY, "ps")
 
 
-def test_a_podgroup_is_read() -> None:
+def test_a_podgroup_is_decoded() -> None:
     raw = group(
         schedulingPolicy=POLICY,
         schedulingConstraints={"topology": [{"key": "example.com/rack"}]},
@@ -57,11 +57,11 @@ def test_a_podgroup_is_read() -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_one_clear_line(spec: Json, problem: str) -> None:
+def test_an_invalid_field_becomes_a_problem_of_one_line(spec: Json, problem: str) -> None:
     assert decode(KEY, group(**spec)).problem == problem
 
 
-def test_basic_groups_are_no_gangs() -> None:
+def test_basic_groups_are_not_gangs() -> None:
     dialect = dialect_of(KEY)
     assert dialect.is_individual(KEY, group(schedulingPolicy={"basic": {}}))
     assert not dialect.is_individual(KEY, group(schedulingPolicy=POLICY))
@@ -75,7 +75,7 @@ def test_basic_groups_are_no_gangs() -> None:
         ("v1beta1", "PodGroupInitiallyScheduled"),
     ],
 )
-def test_a_waiting_gang_says_why_in_the_condition_of_the_version(version: str, name: str) -> None:
+def test_the_condition_of_a_waiting_gang_has_the_type_of_the_version_and_says_why(version: str, name: str) -> None:
     patches = tell(
         KEY, group(schedulingPolicy=POLICY), status(Phase.WAITING, waiting=4), around=context(version=version)
     )
@@ -96,11 +96,11 @@ def test_a_waiting_gang_says_why_in_the_condition_of_the_version(version: str, n
 
 
 def written(raw: RawObject, phase: Phase, running: int = 0, waiting: int = 0, version: str = "v1beta1") -> RawObject:
-    """The object once a status was told."""
+    """The object after a status update."""
     return patched(raw, tell(KEY, raw, status(phase, running, waiting), around=context(version=version)))
 
 
-def test_a_condition_keeps_its_time_until_it_turns_and_others_are_kept() -> None:
+def test_a_condition_keeps_its_time_until_its_status_changes_and_other_conditions_are_kept() -> None:
     other = {
         "type": "Theirs",
         "status": "True",
@@ -117,7 +117,7 @@ def test_a_condition_keeps_its_time_until_it_turns_and_others_are_kept() -> None
     assert turned["lastTransitionTime"] != THEN
 
 
-def test_initially_scheduled_never_reverts_and_scheduled_does() -> None:
+def test_initially_scheduled_never_becomes_false_again_and_scheduled_does() -> None:
     for version, name, reverts in (
         ("v1beta1", "PodGroupInitiallyScheduled", False),
         ("v1alpha2", "PodGroupScheduled", True),
@@ -127,7 +127,7 @@ def test_initially_scheduled_never_reverts_and_scheduled_does() -> None:
         assert (conditions(patches).get(name, ("True",))[0] == "False") is reverts
 
 
-def test_falling_below_the_minimum_is_told_both_ways() -> None:
+def test_below_minimum_becomes_true_and_false_again() -> None:
     running = written(group(schedulingPolicy=POLICY), Phase.RUNNING, 4)
     assert BELOW_MINIMUM not in {item["type"] for item in running.status["conditions"]}
     held = tell(KEY, running, status(Phase.HOLDING, 3), told=StatusMessage("BelowMinimum", "3 of 4"))
@@ -138,7 +138,7 @@ def test_falling_below_the_minimum_is_told_both_ways() -> None:
     assert conditions(tell(KEY, again, status(Phase.WAITING, 0, 4)))[BELOW_MINIMUM][:2] == ("False", "NotStarted")
 
 
-def test_a_shrunken_gang_that_runs_on_says_that_it_is_below() -> None:
+def test_a_shrunken_running_gang_is_below_its_minimum() -> None:
     patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.RUNNING, 2), told=StatusMessage("Running", "2"))
     assert conditions(patches)[BELOW_MINIMUM] == ("True", "Running", "2")
 
@@ -158,7 +158,7 @@ def test_a_time_out_is_a_condition_that_ends_when_the_gang_starts() -> None:
 @pytest.mark.parametrize(
     ("reason", "written_reason"), [("Preempted", "PreemptionByScheduler"), ("Restarting", "Restarting")]
 )
-def test_pods_deleted_by_us_make_the_group_a_disruption_target(reason: str, written_reason: str) -> None:
+def test_a_restart_makes_the_group_a_disruption_target(reason: str, written_reason: str) -> None:
     raw = written(group(schedulingPolicy=POLICY), Phase.RUNNING, 4)
     patches = tell(KEY, raw, status(Phase.RESTARTING, 2), told=StatusMessage(reason, "deleted"))
     assert conditions(patches)["DisruptionTarget"] == ("True", written_reason, "deleted")
@@ -172,14 +172,14 @@ def test_an_invalid_group_is_a_scheduler_error() -> None:
     assert conditions(patches)["PodGroupInitiallyScheduled"][:2] == ("False", "SchedulerError")
 
 
-def test_nothing_is_said_while_it_is_being_decided_or_when_nobody_is_there() -> None:
+def test_the_condition_is_kept_while_the_gang_starts_and_without_members() -> None:
     raw = group(schedulingPolicy=POLICY)
     assert tell(KEY, raw, status(Phase.COMMITTING)) == []
     assert tell(KEY, raw, status(Phase.BINDING, 2)) == []
     assert tell(KEY, raw, status(Phase.GATHERING)) == []
 
 
-def test_notes_go_out_before_the_status() -> None:
+def test_notes_are_written_before_the_status() -> None:
     patches = tell(KEY, group(schedulingPolicy=POLICY), status(Phase.HOLDING, 3, notes=Notes(below_since=12.0)))
     assert [patch.subresource for patch in patches] == ["", "status"]
     assert said(patches, "") == {NOTES: '{"belowSince":12.0}'}

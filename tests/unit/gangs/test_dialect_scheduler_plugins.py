@@ -13,7 +13,7 @@ from gpu_scheduler.gangs.dialects.dialect import StatusMessage, StatusUpdate
 from gpu_scheduler.gangs.dialects.scheduler_plugins import SchedulerPlugins
 from gpu_scheduler.gangs.pods.shapes import read_shape
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodSpec, RawObject
-from tests.unit.gangs.gang_parts import LATER, THEN, decode, group, patched, said, status, tell
+from tests.unit.gangs.gang_fixtures import LATER, THEN, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import pod
 
 KEY = GangKey("scheduler-plugins", "x", "train")
@@ -23,7 +23,7 @@ def test_a_pod_joins_by_label() -> None:
     assert read_membership(pod(labels={"scheduling.x-k8s.io/pod-group": "train"})) == Membership(KEY)
 
 
-def test_a_podgroup_is_read() -> None:
+def test_a_podgroup_is_decoded() -> None:
     gang = decode(KEY, group(minMember=4, scheduleTimeoutSeconds=30, minResources={"cpu": "4"}))
     assert (gang.minimum, gang.timeout, gang.expected, gang.problem) == (4, 30.0, (), "")
     assert decode(KEY, group(minMember=4, scheduleTimeoutSeconds=0)).timeout is None
@@ -50,11 +50,11 @@ def test_a_podgroup_is_read() -> None:
         (Phase.FAILED, 0, "Failed"),
     ],
 )
-def test_every_phase_has_its_word(phase: Phase, running: int, word: str) -> None:
+def test_every_phase_of_a_gang_has_a_phase_of_the_group(phase: Phase, running: int, word: str) -> None:
     assert said(tell(KEY, group(), status(phase, running)))["phase"] == word
 
 
-def test_scheduling_begins_once_and_the_owner_is_named() -> None:
+def test_the_start_time_is_written_once_with_the_owner() -> None:
     raw = group()
     begins = tell(KEY, raw, status(Phase.COMMITTING, 0, 0), owner="x/job")
     assert said(begins) == {"phase": "Scheduling", "occupiedBy": "x/job", "scheduleStartTime": THEN}
@@ -62,12 +62,12 @@ def test_scheduling_begins_once_and_the_owner_is_named() -> None:
     assert said(goes_on) == {"running": 2}
 
 
-def test_replacements_do_not_make_a_running_group_look_new() -> None:
+def test_replacements_do_not_change_the_phase_of_a_running_group() -> None:
     raw = group(status={"phase": "Running", "running": 4})
     assert tell(KEY, raw, status(Phase.BINDING, 4, 1)) == []
 
 
-def test_a_finished_group_whose_pods_are_cleared_away_stays_finished() -> None:
+def test_a_finished_group_whose_pods_are_deleted_stays_finished() -> None:
     raw = group(status={"phase": "Finished", "succeeded": 4})
     assert said(tell(KEY, raw, status(Phase.GATHERING))) == {"succeeded": 0}
 
@@ -130,9 +130,7 @@ def test_the_scheduler_of_a_jobs_group_is_the_one_its_pods_will_name() -> None:
         pytest.param(group(minMember=4), "Pending", id="no job"),
     ],
 )
-def test_a_group_without_pods_is_let_in_when_there_is_nothing_to_prove(
-    raw: RawObject, job: Json | None, word: str
-) -> None:
+def test_a_group_without_pods_is_admitted_if_it_requests_nothing(raw: RawObject, job: Json | None, word: str) -> None:
     telling = StatusUpdate(status(Phase.GATHERING, 0, 0), StatusMessage("", ""), 0.0)
     context = context_of(job)
     context.resources = {"scheduler-plugins": SchedulerPlugins.resources[0]}

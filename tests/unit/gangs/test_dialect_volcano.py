@@ -12,7 +12,7 @@ from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
 from gpu_scheduler.gangs.contract import GROUP, NOTES
 from gpu_scheduler.gangs.dialects import GangContext, Membership, StatusMessage, dialect_of, read_membership
 from gpu_scheduler.k8s.objects import Json, OwnerReference, PodObject
-from tests.unit.gangs.gang_parts import THEN, conditions, context, decode, group, patched, said, status, tell
+from tests.unit.gangs.gang_fixtures import THEN, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import GPU, asking, container, pod
 
 KEY = GangKey("volcano", "x", "train")
@@ -37,7 +37,7 @@ def test_a_pod_joins_by_annotation(annotations: Json, labels: Json, role: str) -
     assert read_membership(found) == Membership(KEY, role)
 
 
-def test_a_podgroup_is_read() -> None:
+def test_a_podgroup_is_decoded() -> None:
     raw = group(
         minMember=4,
         minTaskMember={"master": 1, "worker": 3},
@@ -53,14 +53,14 @@ def test_a_podgroup_is_read() -> None:
     assert gang.expected == ()
 
 
-def test_an_empty_spec_as_spark_writes_it_means_one() -> None:
+def test_an_empty_spec_as_spark_writes_it_means_a_minimum_of_one() -> None:
     driver = pod("driver", annotations=MEMBER, labels={"spark-role": "driver"})
     gang = decode(KEY, group(), driver)
     assert (gang.minimum, gang.queue, gang.problem) == (1, "", "")
     assert gang.roles == (Role("driver", rank=-1),)
 
 
-def test_minima_of_tasks_beyond_that_of_the_group_do_not_count() -> None:
+def test_task_minimums_above_that_of_the_group_do_not_count() -> None:
     assert decode(KEY, group(minMember=2, minTaskMember={"worker": 3})).roles == ()
 
 
@@ -74,7 +74,7 @@ def test_minima_of_tasks_beyond_that_of_the_group_do_not_count() -> None:
         ({}, ()),
     ],
 )
-def test_network_tiers_are_topology_levels_from_the_tightest_up(rule: Json, found: tuple[TopologyRule, ...]) -> None:
+def test_network_tiers_count_topology_levels_from_the_tightest(rule: Json, found: tuple[TopologyRule, ...]) -> None:
     assert decode(KEY, group(networkTopology=rule)).topology == found
 
 
@@ -96,7 +96,7 @@ def test_network_tiers_are_topology_levels_from_the_tightest_up(rule: Json, foun
         ),
     ],
 )
-def test_what_cannot_be_used_is_one_clear_line(spec: Json, problem: str) -> None:
+def test_an_invalid_field_becomes_a_problem_of_one_line(spec: Json, problem: str) -> None:
     assert decode(KEY, group(**spec)).problem == problem
 
 
@@ -106,7 +106,7 @@ def test_a_bad_quantity_names_its_field() -> None:
     )
 
 
-# -- members that are still to come
+# -- expected members
 
 
 def test_without_templates_each_member_takes_an_equal_part() -> None:
@@ -116,17 +116,17 @@ def test_without_templates_each_member_takes_an_equal_part() -> None:
     assert (expected.shape.gpu_resource, expected.shape.gpus) == (GPU, 2)
 
 
-def test_equal_parts_end_with_the_first_pod_because_nobody_knows_which_part_it_is() -> None:
+def test_no_equal_parts_are_expected_once_the_first_pod_exists() -> None:
     assert decode(KEY, group(**NEEDS), pod(annotations=MEMBER)).expected == ()
 
 
-def test_fields_of_quotas_in_min_resources_are_no_resources() -> None:
+def test_quota_fields_in_min_resources_are_ignored() -> None:
     mixed = {"pods": "4", "count/pods": "4", "limits.cpu": "9", f"requests.{GPU}": "4", "cpu": "4", "requests.cpu": "8"}
     (expected,) = decode(KEY, group(minMember=4, minResources=mixed)).expected
     assert dict(expected.shape.request) == {GPU: 1, "cpu": 1000}
 
 
-def test_nothing_is_guessed_while_the_owner_job_is_on_its_way() -> None:
+def test_no_members_are_expected_while_the_owner_job_is_fetched() -> None:
     assert decode(KEY, group(**NEEDS, meta=OWNED), around=owned_by({})).expected == ()
 
 
@@ -148,7 +148,7 @@ def replica(replicas: int | None, gpus: int, **spec: Any) -> Json:
 PYTORCH: Json = {"spec": {"pytorchReplicaSpecs": {"Worker": replica(3, 2), "Master": replica(None, 1)}}}
 
 
-def test_a_kubeflow_jobs_templates_say_what_its_members_need() -> None:
+def test_expected_members_come_from_the_templates_of_a_kubeflow_job() -> None:
     gang = decode(KEY, group(**NEEDS, meta=OWNED_BY_PYTORCH), around=owned_by(PYTORCH))
     assert [(e.role, e.count, e.shape.gpus) for e in gang.expected] == [("worker", 3, 2), ("master", 1, 1)]
     with_pods = decode(KEY, group(**NEEDS, meta=OWNED_BY_PYTORCH), pod(annotations=MEMBER), around=owned_by(PYTORCH))
@@ -160,7 +160,7 @@ def test_of_an_elastic_job_the_leaders_and_then_the_first_members_are_expected()
     assert [(e.role, e.count) for e in gang.expected] == [("worker", 1), ("master", 1)]
 
 
-def test_a_volcano_jobs_tasks_say_what_its_members_need() -> None:
+def test_expected_members_come_from_the_tasks_of_a_volcano_job() -> None:
     tasks = [{"name": "a", **replica(5, 1)}, {"name": "b", **replica(5, 2)}]
     raw = group(**NEEDS, minTaskMember={"b": 3}, meta=OWNED)
     gang = decode(KEY, raw, around=owned_by({"spec": {"tasks": tasks}}))
@@ -178,17 +178,17 @@ def test_a_volcano_jobs_tasks_say_what_its_members_need() -> None:
         {"spec": {"tasks": [{"name": "a", **replica(4, 1)}, {"template": {"spec": {"containers": [7]}}}]}},
     ],
 )
-def test_templates_that_make_no_sense_are_not_used(job: Json) -> None:
+def test_invalid_templates_are_not_used(job: Json) -> None:
     for owner in (OWNED, OWNED_BY_PYTORCH):
         (expected,) = decode(KEY, group(**NEEDS, meta=owner), around=owned_by(job)).expected
         assert (expected.count, expected.shape.gpus) == (4, 2)
 
 
-def test_a_group_that_is_done_expects_nobody() -> None:
+def test_a_completed_group_expects_no_members() -> None:
     assert decode(KEY, group(**NEEDS, status={"phase": "Completed"})).expected == ()
 
 
-# -- a driver, which makes its executors itself
+# -- Spark drivers
 
 CORE: Json = {"cpu": "1", "memory": "1408Mi"}
 APPLICATION: Json = {"minMember": 1, "minResources": {"cpu": "3", "memory": "4224Mi"}}
@@ -204,7 +204,7 @@ def spark(role: str, *, gpus: int = 0, number: int = 1, **spec: Any) -> PodObjec
 
 
 def expect(spec: Json, *pods: PodObject, executors: str = "") -> list[tuple[str, int, Json]]:
-    """Role, count and request of the members that are still to come."""
+    """Role, count and request of the expected members."""
     told = {f"{GROUP}/executors": executors} if executors else {}
     gang = decode(KEY, group(**spec, annotations=told), *pods)
     assert not gang.problem
@@ -227,7 +227,7 @@ def test_what_a_driver_leaves_of_min_resources_is_for_its_executors(spec: Json, 
     assert expect(spec, spark("driver"), executors=executors) == [("executor", *found)]
 
 
-def test_the_first_executor_tells_what_the_others_need() -> None:
+def test_other_executors_are_expected_like_the_first() -> None:
     big = spark("executor", gpus=2, requests={"cpu": "4", "memory": "6Gi"})
     assert expect(GPU_APPLICATION, spark("driver"), big) == [
         ("executor", 2, {GPU: 2, "cpu": 4000, "memory": 6 << 30}),
@@ -245,7 +245,7 @@ def test_the_first_executor_tells_what_the_others_need() -> None:
         pytest.param(APPLICATION, [pod(annotations=MEMBER)], id="no driver"),
     ],
 )
-def test_nobody_else_is_expected(spec: Json, pods: list[PodObject]) -> None:
+def test_no_executors_are_expected(spec: Json, pods: list[PodObject]) -> None:
     assert expect(spec, *pods) == []
 
 
@@ -261,7 +261,7 @@ def test_a_group_that_names_its_executors_is_divided_among_them_before_there_is_
     assert expect(APPLICATION, executors="2") == [("", 2, {"cpu": 1500, "memory": 2112 << 20})]
 
 
-def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:
+def test_an_invalid_number_of_executors_is_a_problem_of_one_line() -> None:
     raw = group(**APPLICATION, annotations={f"{GROUP}/executors": "many"})
     assert decode(KEY, raw).problem == f"{GROUP}/executors: 'many' is not a number of executors from 1 to 1000"
 
@@ -276,11 +276,11 @@ def test_a_number_of_executors_that_is_none_is_one_clear_line() -> None:
         ({}, "volcano"),
     ],
 )
-def test_the_owner_job_says_which_scheduler_its_pods_will_name(job: Json, scheduler: str) -> None:
+def test_the_expected_scheduler_comes_from_the_owner_job(job: Json, scheduler: str) -> None:
     assert dialect_of(KEY).expected_scheduler(group(**NEEDS, meta=OWNED_BY_PYTORCH), owned_by(job)) == scheduler
 
 
-# -- what is written back
+# -- status
 
 FULL = Unplaceable((Refusal(Reason.RESOURCE, GPU, 2, 2),))
 MISSING = Unplaceable((Refusal(Reason.MEMBERS_MISSING, short_by=2),))
@@ -317,7 +317,7 @@ MISSING = Unplaceable((Refusal(Reason.MEMBERS_MISSING, short_by=2),))
         pytest.param(status(Phase.RESTARTING), {}, "Pending", "PodDeleted", id="restarted"),
     ],
 )
-def test_a_gang_in_trouble_is_unschedulable_in_the_right_phase(
+def test_a_gang_that_cannot_run_is_unschedulable_in_the_right_phase(
     found: Any, needs: Json, phase: str, reason: str
 ) -> None:
     patches = tell(KEY, group(**needs), found)
@@ -333,19 +333,19 @@ def test_a_gang_in_trouble_is_unschedulable_in_the_right_phase(
         (status(Phase.FINISHED, succeeded=4), "Completed"),
     ],
 )
-def test_a_gang_that_runs_or_is_done_is_scheduled(found: Any, phase: str) -> None:
+def test_a_running_or_finished_gang_is_scheduled(found: Any, phase: str) -> None:
     patches = tell(KEY, group(), found, told=StatusMessage("Running", "runs"))
     assert said(patches)["phase"] == phase
     assert conditions(patches) == {"Scheduled": ("True", "Scheduled", "runs")}
 
 
 @pytest.mark.parametrize(("before", "after"), [("", "Inqueue"), ("Inqueue", "Inqueue"), ("Unknown", "Unknown")])
-def test_while_pods_are_bound_nothing_is_said_to_be_wrong(before: str, after: str) -> None:
+def test_the_conditions_are_kept_while_pods_are_bound(before: str, after: str) -> None:
     raw = group(status={"phase": before, "running": 2})
     assert said(tell(KEY, raw, status(Phase.BINDING, 2))) == ({} if before == after else {"phase": after})
 
 
-def test_conditions_turn_with_a_new_id_and_the_true_one_stands_last() -> None:
+def test_a_transition_gets_a_new_id_and_the_true_condition_is_last() -> None:
     raw = group()
     waits = tell(KEY, raw, status(Phase.WAITING, 0, 4, refusal=FULL))
     (first,) = said(waits)["conditions"]
@@ -367,7 +367,7 @@ def test_conditions_turn_with_a_new_id_and_the_true_one_stands_last() -> None:
     ]
 
 
-def test_counters_are_written_and_go_back_to_nothing() -> None:
+def test_counters_are_written_and_reset() -> None:
     raw = group()
     runs = tell(KEY, raw, status(Phase.RUNNING, 3, succeeded=1))
     assert (said(runs)["running"], said(runs)["succeeded"], "failed" in said(runs)) == (3, 1, False)
@@ -386,17 +386,17 @@ def test_a_reservation_that_expires_goes_back_to_pending() -> None:
     assert said(expired, "") == {NOTES: None}
 
 
-def test_a_completed_group_whose_pods_are_cleared_away_stays_completed() -> None:
+def test_a_completed_group_whose_pods_are_deleted_stays_completed() -> None:
     raw = patched(group(**NEEDS), tell(KEY, group(**NEEDS), status(Phase.FINISHED, succeeded=4)))
     assert said(tell(KEY, raw, status(Phase.GATHERING))) == {"succeeded": 0}
 
 
-def test_a_group_of_billions_is_refused_and_no_slots_are_made_for_it() -> None:
+def test_a_minimum_of_billions_is_refused_without_slots() -> None:
     found = decode(KEY, group(minMember=2**31 - 1, minResources={"cpu": "1"}))
     assert "from 1 to 20000" in found.problem
     assert sum(expected.count for expected in found.expected) <= 20_000
 
 
-def test_a_number_of_executors_without_end_is_refused() -> None:
+def test_a_huge_number_of_executors_is_refused() -> None:
     found = decode(KEY, group(annotations={f"{GROUP}/executors": "9" * 5000}, minMember=1, minResources={"cpu": "1"}))
     assert "is not a number of executors" in found.problem

@@ -19,7 +19,7 @@ from gpu_scheduler.gangs.dialects import (
     read_membership,
 )
 from gpu_scheduler.k8s.objects import RawObject
-from tests.unit.gangs.gang_parts import LATER, NOW, conditions, context, decode, group, patched, said, status, tell
+from tests.unit.gangs.gang_fixtures import LATER, NOW, conditions, context, decode, group, patched, said, status, tell
 from tests.unit.gangs.pods import pod
 
 FIRST = GangKey("workload", "x", "train/workers/0")
@@ -44,7 +44,7 @@ def test_every_replica_of_a_pod_group_is_a_gang_of_its_own(reference: dict[str, 
     assert dialect_of(FIRST).keys_of(workload()) == ()
 
 
-def test_a_workload_is_read() -> None:
+def test_a_workload_is_decoded() -> None:
     raw = workload({"gang": {"minCount": 4, "timeout": 60}}, annotations={NOTES: '{"workers/0":{"belowSince":3}}'})
     gang = decode(FIRST, raw)
     assert (gang.minimum, gang.timeout, gang.notes.below_since, gang.problem) == (4, 60.0, 3.0, "")
@@ -71,22 +71,22 @@ def test_a_workload_is_read() -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_one_clear_line(raw: RawObject, problem: str) -> None:
+def test_an_invalid_field_becomes_a_problem_of_one_line(raw: RawObject, problem: str) -> None:
     assert decode(FIRST, raw).problem == problem
 
 
-def test_basic_groups_are_no_gangs() -> None:
+def test_basic_groups_are_not_gangs() -> None:
     assert dialect_of(FIRST).is_individual(FIRST, workload({"basic": {}}))
     assert not dialect_of(FIRST).is_individual(FIRST, workload())
     assert not dialect_of(FIRST).is_individual(FIRST, group())
 
 
 def told_in(patches: list[StatusPatch]) -> Any:
-    """The annotation that says how a Workload is doing."""
+    """The annotation with the status of a Workload."""
     return json.loads(said(patches, "")[STATUS])
 
 
-def test_without_a_status_the_annotation_says_it() -> None:
+def test_without_a_status_subresource_the_annotation_has_the_conditions() -> None:
     patches = tell(FIRST, workload(), status(Phase.WAITING, waiting=4))
     assert [patch.subresource for patch in patches] == [""]
     found = told_in(patches)
@@ -97,7 +97,7 @@ def test_without_a_status_the_annotation_says_it() -> None:
     assert found["groups"]["workers/0"]["message"] == "short of 2 GPUs"
 
 
-def test_where_a_status_is_served_the_conditions_are_there_too() -> None:
+def test_a_served_status_has_the_conditions_too() -> None:
     patches = tell(FIRST, workload(), status(Phase.RUNNING, 4), around=context(workload_status=True))
     assert [patch.subresource for patch in patches] == ["", "status"]
     assert {name: found[:2] for name, found in conditions(patches).items()} == {
@@ -106,7 +106,7 @@ def test_where_a_status_is_served_the_conditions_are_there_too() -> None:
     }
 
 
-def test_the_gangs_of_a_workload_speak_together() -> None:
+def test_the_conditions_summarize_all_gangs_of_a_workload() -> None:
     around = context(workload_status=True)
     both: Any = {"alive": (FIRST, SECOND), "around": around}
     raw = workload()
@@ -124,7 +124,7 @@ def test_the_gangs_of_a_workload_speak_together() -> None:
     assert list(told_in(gone)["groups"]) == ["workers/0"]
 
 
-def test_losing_members_turns_ready_but_not_scheduled() -> None:
+def test_lost_members_make_ready_false_but_not_scheduled() -> None:
     around = context(workload_status=True)
     raw = patched(workload(), tell(FIRST, workload(), status(Phase.RUNNING, 4), around=around))
     patches = tell(FIRST, raw, status(Phase.HOLDING, 3), told=StatusMessage("BelowMinimum", "3 of 4"), around=around)
@@ -153,7 +153,7 @@ def test_a_workload_of_many_gangs_stays_within_the_size_of_an_annotation() -> No
     assert len((raw.metadata.annotations or {})[STATUS]) < 100_000
 
 
-def test_a_malformed_annotation_is_written_anew() -> None:
+def test_an_invalid_annotation_is_replaced() -> None:
     patches = tell(FIRST, workload(annotations={STATUS: "{", NOTES: "["}), status(Phase.RUNNING, 4))
     assert told_in(patches)["groups"] == {"workers/0": {"scheduled": True, "ready": True}}
     assert said(patches, "")[NOTES] is None

@@ -14,7 +14,7 @@ from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources,
 from gpu_scheduler.gangs.notes import MAX_BYTES, change_notes, with_notes
 from gpu_scheduler.gangs.options import find_bad_options, find_unknown_keys, with_options
 from gpu_scheduler.gangs.roles import rank_roles
-from tests.unit.gangs.gang_parts import status
+from tests.unit.gangs.gang_fixtures import status
 from tests.unit.gangs.pods import pod
 
 GANG = Gang(GangKey("volcano", "x", "train"))
@@ -39,7 +39,7 @@ GANG = Gang(GangKey("volcano", "x", "train"))
         ("hold-seconds", "0", "hold", 0.0),
     ],
 )
-def test_an_option_is_read(name: str, text: str, field: str, value: object) -> None:
+def test_an_option_is_decoded(name: str, text: str, field: str, value: object) -> None:
     gang = with_options(GANG, {f"{GROUP}/{name}": text})
     assert gang.problem == ""
     assert getattr(gang, field) == value
@@ -59,12 +59,12 @@ def test_an_option_is_read(name: str, text: str, field: str, value: object) -> N
         ("topology", "required:a,", "'' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
     ],
 )
-def test_a_bad_option_becomes_one_line_that_names_the_field(name: str, text: str, line: str) -> None:
+def test_an_invalid_option_becomes_a_problem_that_names_the_field(name: str, text: str, line: str) -> None:
     gang = with_options(GANG, {f"{GROUP}/{name}": text})
     assert gang.problem == f"{GROUP}/{name}: {line}"
 
 
-def test_bad_options_are_told_all_at_once() -> None:
+def test_all_invalid_options_are_reported() -> None:
     annotations = {f"{GROUP}/paused": "1", f"{GROUP}/queue": "a", f"{GROUP}/timeout-seconds": "x", "paused": "1"}
     assert find_bad_options(annotations) == [
         f"{GROUP}/timeout-seconds: 'x' is not a number of seconds above 0; write for example \"300\"",
@@ -72,13 +72,13 @@ def test_bad_options_are_told_all_at_once() -> None:
     ]
 
 
-def test_a_problem_is_one_short_line_whatever_was_written() -> None:
+def test_a_problem_is_one_short_line_for_any_value() -> None:
     problem = with_options(GANG, {f"{GROUP}/paused": "x\n" * 100_000}).problem
     assert "\n" not in problem
     assert len(problem) < 200
 
 
-def test_roles_that_others_connect_to_go_first() -> None:
+def test_leader_roles_are_ranked_first() -> None:
     driver = pod("driver", labels={"spark-role": "driver"})
     assert rank_roles([Role("Master", 1), Role("worker", 3)], [driver]) == (
         Role("Master", 1, rank=-1),
@@ -106,7 +106,7 @@ def test_a_pod_without_a_gang_keeps_its_role_and_its_queue() -> None:
         ({}, {}, "podgroup"),
     ],
 )
-def test_of_several_dialects_on_a_pod_the_most_explicit_counts(
+def test_the_first_dialect_of_the_table_counts(
     annotations: dict[str, str], labels: dict[str, str], dialect: str
 ) -> None:
     found = pod(annotations=annotations, labels=labels, schedulingGroup={"podGroupName": "d"})
@@ -137,7 +137,7 @@ NOTED = status(
 )
 
 
-def test_notes_come_back_as_they_were_written() -> None:
+def test_notes_survive_a_round_trip() -> None:
     written = change_notes(None, NOTED)
     gang = with_notes(GANG, written)
     assert (gang.notes.below_since, gang.notes.admitted_at, gang.notes.nominated_at) == (1.25, 2.0, 3.5)
@@ -145,13 +145,13 @@ def test_notes_come_back_as_they_were_written() -> None:
     assert change_notes(written, NOTED) == {}
 
 
-def test_notes_with_nothing_to_say_are_taken_away() -> None:
+def test_empty_notes_are_removed() -> None:
     nothing = status(Phase.WAITING)
     assert change_notes(None, nothing) == {}
     assert change_notes(change_notes(None, NOTED), nothing) == {NOTES: None}
 
 
-def test_notes_of_gangs_that_share_an_object_stay_apart() -> None:
+def test_notes_of_gangs_that_share_an_object_are_separate() -> None:
     first = change_notes(None, status(Phase.HOLDING, notes=Notes(below_since=1.0)), "a/0", {"a/0", "a/1"})
     both = change_notes(first, status(Phase.HOLDING, notes=Notes(below_since=2.0)), "a/1", {"a/0", "a/1"})
     assert with_notes(GANG, both, "a/0").notes.below_since == 1.0
@@ -179,7 +179,7 @@ def test_a_nomination_too_long_for_an_annotation_is_left_out() -> None:
     assert with_notes(GANG, written).notes.below_since == 2.0
 
 
-def test_a_nomination_of_ten_thousand_pods_on_full_nodes_is_written_whole() -> None:
+def test_a_nomination_of_ten_thousand_pods_on_full_nodes_fits() -> None:
     slots = tuple(Slot(f"node-{i // 8}", (i % 8,), "worker") for i in range(10_000))
     written = change_notes(None, status(Phase.NOMINATED, notes=Notes(nomination=slots, nominated_at=1.0)))
     assert with_notes(GANG, written).notes.nomination == slots

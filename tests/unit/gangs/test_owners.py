@@ -1,4 +1,4 @@
-"""The jobs behind gang objects."""
+"""The cache of jobs that own gang objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = OwnerReference("batch.volcano.sh/v1alpha1", "Job", "job", "uid-job")
 
 
 class Office:
-    """Owners, and the answers that the server gives, the last for ever."""
+    """Owners, and the responses of the server; the last one repeats."""
 
     def __init__(self, *answers: Json | int) -> None:
         self.answers = list(answers)
@@ -54,7 +54,7 @@ async def settled(here: Office) -> None:
     await until(lambda: not here.owners._fetching)
 
 
-async def test_owner_is_fetched_once_and_said_to_have_come() -> None:
+async def test_an_owner_is_fetched_once_and_its_arrival_reported() -> None:
     async with office(thing("job", 1)) as here:
         assert here.owners.find("ns", JOB) == {}
         assert here.owners.find("ns", JOB) == {}
@@ -65,16 +65,16 @@ async def test_owner_is_fetched_once_and_said_to_have_come() -> None:
 
 
 @pytest.mark.parametrize("answer", [404, 403, thing("job", 1, "uid-of-a-later-job")], ids=["gone", "forbidden", "new"])
-async def test_owner_that_cannot_be_had_is_not_asked_for_again(answer: Json | int) -> None:
+async def test_an_unreadable_owner_is_not_fetched_again(answer: Json | int) -> None:
     async with office(answer) as here:
         here.owners.find("ns", JOB)
         await settled(here)
         assert here.owners.find("ns", JOB) is None
         await settled(here)
-        assert (len(here.asked), here.arrived) == (1, 1)  # said, so that nobody waits for it
+        assert (len(here.asked), here.arrived) == (1, 1)  # reported, so that the gang does not wait for it
 
 
-async def test_owner_of_a_kind_that_is_not_served_is_asked_for_once_it_is() -> None:
+async def test_an_owner_is_fetched_once_its_kind_is_served() -> None:
     async with office(thing("job", 1)) as here:
         here.owners.served = Served(())
         assert here.owners.find("ns", JOB) is None
@@ -85,7 +85,7 @@ async def test_owner_of_a_kind_that_is_not_served_is_asked_for_once_it_is() -> N
         assert here.owners.find("ns", JOB) is not None
 
 
-async def test_owner_is_asked_for_until_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetching_an_owner_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners_module, "_RETRY_INTERVAL", 0.01)
     async with office(*[500] * 5, thing("job", 1)) as here:
         here.owners.find("ns", JOB)
@@ -93,7 +93,7 @@ async def test_owner_is_asked_for_until_the_server_answers(monkeypatch: pytest.M
         assert here.owners.find("ns", JOB) == thing("job", 1)
 
 
-async def test_owners_that_nobody_asks_for_any_more_are_forgotten() -> None:
+async def test_unused_owners_are_forgotten() -> None:
     async with office(thing("job", 1)) as here:
         here.owners.find("ns", JOB)
         await until(lambda: here.arrived)
@@ -108,7 +108,7 @@ async def test_owners_that_nobody_asks_for_any_more_are_forgotten() -> None:
         await until(lambda: here.arrived == 2)
 
 
-async def test_owner_whose_templates_nobody_understands_is_not_asked_for() -> None:
+async def test_an_owner_of_an_unknown_kind_is_not_fetched() -> None:
     plain = Resource("apps", "v1", "statefulsets", "StatefulSet")
     async with office(thing("set", 1)) as here:
         here.owners.served = Served((plain,))

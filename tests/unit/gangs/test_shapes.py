@@ -1,4 +1,4 @@
-"""A pod's spec as a shape: what it takes, which GPUs, which nodes."""
+"""The shape of a pod: requests, GPUs and restrictions of nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def equal(key: str, value: str) -> Requirement:
     return Requirement(key, SelectorOperator.IN, (value,))
 
 
-# -- what it takes
+# -- requests
 
 
 def test_a_request_is_what_the_pod_needs_at_its_peak_with_overhead() -> None:
@@ -55,12 +55,12 @@ def test_a_request_is_what_the_pod_needs_at_its_peak_with_overhead() -> None:
     assert dict(found.request) == {"cpu": 860, "memory": 3 << 30}
 
 
-def test_pod_level_resources_stand_for_the_whole_pod() -> None:
+def test_pod_level_resources_replace_those_of_containers() -> None:
     found = shape(pod(containers=[container(cpu="1")], resources={"requests": {"cpu": "3"}})).shape
     assert dict(found.request) == {"cpu": 3000}
 
 
-def test_numbers_are_quantities_too() -> None:
+def test_plain_numbers_are_quantities() -> None:
     found = shape(pod(containers=[container(cpu=0.5, memory=1024), asking(1, "b")])).shape
     assert dict(found.request) == {"cpu": 500, "memory": 1024, GPU: 1}
 
@@ -71,7 +71,7 @@ def test_whole_gpus_are_counted_under_their_resource() -> None:
     assert shape(pod(containers=[asking(2, resource=AMD)])).shape.gpu_resource == AMD
 
 
-def test_ports_of_the_node_are_those_of_containers_that_stay() -> None:
+def test_host_ports_are_those_of_containers_and_sidecars() -> None:
     ports = [
         {"containerPort": 80, "hostPort": 8080},
         {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"},
@@ -89,7 +89,7 @@ def test_ports_of_the_node_are_those_of_containers_that_stay() -> None:
     assert found.host_ports == (HostPort(2), HostPort(8080), HostPort(53, "UDP", "10.0.0.1"))
 
 
-def test_on_the_hosts_network_every_port_is_the_nodes() -> None:
+def test_on_the_host_network_every_port_is_a_host_port() -> None:
     ports = [{"containerPort": 80}, {"containerPort": 80, "protocol": "UDP"}]
     found = shape(pod(hostNetwork=True, containers=[{"name": "a", "ports": ports}])).shape
     assert found.host_ports == (HostPort(80), HostPort(80, "UDP"))
@@ -123,19 +123,19 @@ def test_on_the_hosts_network_every_port_is_the_nodes() -> None:
         ),
     ],
 )
-def test_a_bad_request_is_told_with_its_field(spec: Json, said: str) -> None:
+def test_an_invalid_request_is_reported_with_its_field(spec: Json, said: str) -> None:
     gates = shape(pod(**spec)).gates
     assert [gate.kind for gate in gates] == [GateKind.BAD_REQUEST]
     assert gates[0].subject.startswith(said)
 
 
-def test_what_cannot_be_read_of_the_rules_takes_nothing_from_the_request() -> None:
+def test_invalid_rules_do_not_affect_the_request() -> None:
     found = shape(pod(containers=[asking(2)], affinity={"nodeAffinity": "nowhere"}))
     assert found.gates
     assert found.shape.gpus == 2
 
 
-# -- which GPUs
+# -- GPUs
 
 
 def test_a_share_is_thousandths_of_one_gpu() -> None:
@@ -151,13 +151,13 @@ def test_a_share_is_between_one_and_999(text: str) -> None:
     assert "write thousandths of a GPU, from 1 to 999" in gates[0].subject
 
 
-def test_a_share_goes_with_no_whole_gpus() -> None:
+def test_a_share_cannot_be_combined_with_whole_gpus() -> None:
     found = shape(pod(annotations={MILLI: "300"}, containers=[asking(1)]))
     assert found.shape.gpus == 1
     assert "remove it, or the request for nvidia.com/gpu" in found.gates[0].subject
 
 
-def test_a_map_names_the_node_and_the_gpus_of_this_pods_index() -> None:
+def test_a_map_gives_the_node_and_the_gpus_of_the_pods_index() -> None:
     text = "0=node1:0,1\n1=node2:2"
     found = shape(pod("worker-1", annotations={MAP: text})).shape
     assert found.device_map == DeviceMap("node2", (2,), map_group("x", text))
@@ -179,24 +179,24 @@ def test_a_map_names_the_node_and_the_gpus_of_this_pods_index() -> None:
         ("worker-0", {MAP: "0=node1:0"}, 2, "gpu-scheduling-map: 1 GPUs for pod index 0, but 2 of nvidia.com/gpu"),
     ],
 )
-def test_a_bad_map_is_told_with_what_is_right(name: str, annotations: Json, gpus: int, said: str) -> None:
+def test_an_invalid_map_is_reported_with_a_correction(name: str, annotations: Json, gpus: int, said: str) -> None:
     found = shape(pod(name, annotations=annotations, containers=[asking(gpus)]))
     assert found.gates[0].kind is GateKind.BAD_MAP
     assert found.gates[0].subject.startswith(said)
     assert found.shape.device_map is None
 
 
-def test_annotations_of_pods_that_are_not_ours_mean_nothing() -> None:
+def test_our_annotations_are_ignored_on_other_pods() -> None:
     raw = pod(annotations={MAP: "nonsense", MILLI: "nonsense"})
     found = read_shape(raw.spec, raw.metadata, GPUS, ours=False)
     assert not found.gates
     assert not found.shape.wants_devices
 
 
-# -- which nodes
+# -- nodes
 
 
-def test_a_node_selector_and_affinity_keep_every_operator() -> None:
+def test_node_selectors_and_affinities_are_decoded_with_every_operator() -> None:
     written: list[Json] = [
         {"key": "a", "operator": "In", "values": ["1", "2"]},
         {"key": "b", "operator": "NotIn", "values": ["1"]},
@@ -229,7 +229,7 @@ def test_no_affinity_is_not_the_same_as_one_that_matches_nothing() -> None:
     assert shape(pod(affinity=empty)).shape.node_terms == ()
 
 
-def test_tolerations_are_read_with_their_defaults() -> None:
+def test_tolerations_are_decoded_with_their_defaults() -> None:
     found = shape(
         pod(
             tolerations=[
@@ -275,22 +275,22 @@ def affinity_of(term: Json, labels: Json | None = None) -> PodTerm:
         ),
     ],
 )
-def test_an_affinity_term_speaks_of_pods_by_label_and_namespace(term: Json, match: PodMatch) -> None:
+def test_an_affinity_term_selects_pods_by_label_and_namespace(term: Json, match: PodMatch) -> None:
     assert affinity_of(term) == PodTerm(match, "zone")
 
 
-def test_label_keys_stand_for_the_pods_own_values() -> None:
+def test_label_keys_use_the_pods_own_values() -> None:
     labels = {"app": "web", "hash": "abc", "tenant": "t1"}
     term = {"labelSelector": WEB, "matchLabelKeys": ["hash", "absent"], "mismatchLabelKeys": ["tenant"]}
     selector = LabelSelector((IS_WEB, equal("hash", "abc"), Requirement("tenant", SelectorOperator.NOT_IN, ("t1",))))
     assert affinity_of(term, labels).match.selector == selector
-    # An API server that merged the key already says it twice.
+    # An API server that has merged the key states it twice.
     merged = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "hash", "operator": "In", "values": ["abc"]}]}
     term = {"labelSelector": merged, "matchLabelKeys": ["hash"]}
     assert affinity_of(term, labels).match.selector == LabelSelector((IS_WEB, equal("hash", "abc")))
 
 
-def test_anti_affinity_and_preferences_are_kept_apart() -> None:
+def test_anti_affinity_and_preferences_are_separate() -> None:
     term = {"topologyKey": "zone", "labelSelector": WEB}
     liked = {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
     found = shape(
@@ -312,7 +312,7 @@ def test_anti_affinity_and_preferences_are_kept_apart() -> None:
     )
 
 
-def test_spread_constraints_hold_or_are_a_preference() -> None:
+def test_spread_constraints_are_hard_or_preferences() -> None:
     strict = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": WEB}
     policies = {"minDomains": 3, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}
     loose = {"topologyKey": "host", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": WEB}
@@ -333,13 +333,13 @@ def test_spread_merges_the_pods_own_labels() -> None:
 # -- shapes are shared
 
 
-def test_spread_over_all_pods_counts_none_as_in_kube_scheduler() -> None:
+def test_an_empty_selector_of_a_spread_counts_no_pods() -> None:
     found = shape(pod(topologySpreadConstraints=[{"topologyKey": "zone", "labelSelector": {}}])).shape
     assert found.spread[0].match.selector is None
 
 
 @pytest.mark.parametrize("padding", [0, 20_000], ids=["short", "long"])
-def test_what_is_wrong_can_be_asked_for_without_a_shape(padding: int) -> None:
+def test_problems_are_found_without_building_a_shape(padding: int) -> None:
     for raw in (
         pod(annotations={MAP: "0=node1:0,0" + " " * padding}),
         pod(annotations={MAP: "0=node1:0" + " " * padding}),
@@ -348,14 +348,14 @@ def test_what_is_wrong_can_be_asked_for_without_a_shape(padding: int) -> None:
         assert find_gates(raw.spec, raw.metadata, GPUS) == shape(raw).gates
 
 
-def test_pods_that_ask_for_the_same_share_one_shape() -> None:
+def test_pods_with_equal_requests_share_one_shape() -> None:
     first = shape(pod("a-0", containers=[asking(1, "a")], labels={"index": "0"})).shape
     second = shape(pod("b-1", containers=[asking(1, "b")], labels={"index": "1"})).shape
     assert first is second
     assert shape(pod(containers=[asking(2)])).shape is not first
 
 
-# -- nothing a user writes raises
+# -- no input raises
 
 FIELDS = (
     "nodeAffinity podAffinity nodeSelectorTerms matchExpressions key operator values labelSelector maxSkew weight "

@@ -1,4 +1,4 @@
-"""An operator that dies between any two requests: the next one completes its work, and doubles nothing."""
+"""An operator that crashes between any two requests: the next one completes its work and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpu_scheduler.operator.executor import ActionExecutor, NameTakenError
 from gpu_scheduler.operator.frameworks import FRAMEWORKS, JobFramework
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import ObservedJob
-from tests.unit.operator.made import NOW, UID, as_raw, conditions, merge, replicas, template
+from tests.unit.operator.job_fixtures import NOW, UID, as_raw, conditions, merge, replicas, template
 
 TORCH, _, VOLCANO = FRAMEWORKS
 WANTED = ["train-master-0", "train-worker-0", "train-worker-1", "train-worker-2"]
 
 
 class Api:
-    """A small API server. It stops answering after so many requests, the last of which has landed or has not."""
+    """A small API server that stops answering after a number of requests, before or after applying the last one."""
 
     def __init__(self, kind: JobFramework = TORCH) -> None:
         self.kind = kind
@@ -47,7 +47,7 @@ class Api:
         return made
 
     def _write(self, work: Callable[[], Json | None]) -> Json | None:
-        """Does the work; or dies before it, or after it."""
+        """Applies a request; or crashes before or after it."""
         if self.dies_after is not None and self.writes >= self.dies_after:
             if self.lands:
                 work()
@@ -98,7 +98,7 @@ class Api:
 
         self._write(work)
 
-    # -- how the operator sees it
+    # -- what the operator observes
 
     @property
     def stored(self) -> Json:
@@ -136,7 +136,7 @@ class Silent:
 
 
 async def look(api: Api, now: float = NOW) -> bool:
-    """One look at the job, by an operator that has just started; whether there was anything to do."""
+    """One reconciliation by an operator that has just started; returns whether it acted."""
     job = api.job()
     plan = api.kind.plan(job, api.observe(), now)
     executor = ActionExecutor(cast("Client", api), api.jobs, job.meta, GPU_SCHEDULER, cast("EventRecorder", Silent()))
@@ -145,7 +145,7 @@ async def look(api: Api, now: float = NOW) -> bool:
 
 
 async def settle(api: Api, now: float = NOW) -> None:
-    """Looks until there is nothing to do; the scheduler finds room for every group."""
+    """Reconciles until nothing is due; the scheduler admits every group."""
     for _ in range(20):
         busy = await look(api, now)
         for (plural, _name), found in api.objects.items():
@@ -186,7 +186,7 @@ async def run_on(api: Api) -> None:
 
 
 async def before_nothing(api: Api) -> None:
-    """Nothing has happened yet."""
+    """A job without anything."""
 
 
 async def before_restart(api: Api) -> None:
@@ -244,7 +244,7 @@ async def count_writes(scene: str) -> int:
 
 @pytest.mark.parametrize("lands", [False, True], ids=["not landed", "landed"])
 @pytest.mark.parametrize("scene", SCENES)
-async def test_whoever_dies_while_a_job(scene: str, lands: bool) -> None:
+async def test_a_crash_is_completed_by_the_next_operator_while_a_job(scene: str, lands: bool) -> None:
     fresh, prepare, now = SCENES[scene]
     writes = await count_writes(scene)
     assert writes >= 3
@@ -273,14 +273,14 @@ async def test_whoever_dies_while_a_job(scene: str, lands: bool) -> None:
         assert api.job().restarts == whole.job().restarts, f"killed at request {number}"
 
 
-async def test_a_job_that_begins_has_exactly_its_pods() -> None:
+async def test_a_started_job_has_exactly_its_pods() -> None:
     api = fresh()
     await settle(api)
     assert api.names(PODS) == api.names(SERVICES) == WANTED
     assert api.names(GPU_SCHEDULER.resource) == ["train"]
 
 
-async def test_a_worker_that_is_made_anew_is_counted_once() -> None:
+async def test_a_recreated_worker_is_counted_once() -> None:
     api = fresh()
     await before_restart(api)
     old = api.objects["pods", "train-worker-1"]["metadata"]["uid"]
@@ -290,7 +290,7 @@ async def test_a_worker_that_is_made_anew_is_counted_once() -> None:
     assert api.names(PODS) == WANTED
 
 
-async def test_a_namesake_of_somebody_else_is_neither_taken_nor_touched() -> None:
+async def test_an_object_with_another_owner_is_neither_adopted_nor_changed() -> None:
     api = fresh()
     other = api.put(PODS, {"metadata": {"name": "train-worker-1", "namespace": "team"}, "spec": {}})
 
@@ -306,7 +306,7 @@ async def test_a_namesake_of_somebody_else_is_neither_taken_nor_touched() -> Non
     assert api.objects["pods", "train-worker-1"] == other
 
 
-async def test_a_pod_that_a_busy_quota_kept_out_is_not_taken_for_made() -> None:
+async def test_a_conflict_of_a_quota_does_not_count_as_created() -> None:
     api = fresh()
     create = api.create
 
@@ -324,7 +324,7 @@ async def test_a_pod_that_a_busy_quota_kept_out_is_not_taken_for_made() -> None:
     assert api.names(PODS) == WANTED
 
 
-async def test_the_pods_of_an_earlier_job_of_this_name_are_waited_for() -> None:
+async def test_pods_of_an_earlier_job_with_this_name_delay_the_job() -> None:
     api = fresh()
     owner = {"kind": "PyTorchJob", "name": "train", "uid": "earlier", "controller": True}
     meta = {"name": "train-worker-1", "namespace": "team", "ownerReferences": [owner]}

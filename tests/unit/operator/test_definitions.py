@@ -1,4 +1,4 @@
-"""The kinds of jobs as definitions, against the local API server."""
+"""The CustomResourceDefinitions of job kinds, against the local API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, 
 from tests.embedded_kube.servers import api_server
 
 
-def test_every_kind_that_is_read_is_defined_in_every_version() -> None:
+def test_every_version_of_a_framework_is_defined() -> None:
     defined = {
         (found["spec"]["group"], version["name"], found["spec"]["names"]["plural"], found["spec"]["names"]["kind"])
         for found in load_definitions()
@@ -30,7 +30,7 @@ def test_every_kind_that_is_read_is_defined_in_every_version() -> None:
         assert found["metadata"]["name"] == f"{found['spec']['names']['plural']}.{found['spec']['group']}"
 
 
-def test_every_version_has_a_status_and_kubeflows_can_be_scaled() -> None:
+def test_every_version_has_a_status_and_kubeflow_kinds_have_a_scale() -> None:
     for found in load_definitions():
         scale = {"scale"} if found["spec"]["group"] == "kubeflow.org" else set()
         for version in found["spec"]["versions"]:
@@ -45,7 +45,7 @@ def test_podgroups_are_defined_as_in_the_local_cluster(gang: PodGroupApi) -> Non
     assert [version["name"] for version in found["spec"]["versions"]] == [gang.resource.version]
 
 
-async def test_what_is_served_already_is_left_as_it_is() -> None:
+async def test_served_definitions_are_left_unchanged() -> None:
     kinds = tuple(
         kind for found in (*load_definitions(), load_group_definition(GPU_SCHEDULER)) for kind in kinds_of(found)
     )
@@ -54,12 +54,12 @@ async def test_what_is_served_already_is_left_as_it_is() -> None:
         assert (await client.list(DEFINITIONS, type=Object)).items == []
 
 
-def test_the_scheduler_reads_the_templates_of_every_kind() -> None:
+def test_the_scheduler_knows_the_templates_of_every_framework() -> None:
     without_wrong_types = {(kind.group, kind.plural) for kind in JOB_KINDS if kind.owns_pod_groups}
     assert {(one.group, one.plural) for kind in FRAMEWORKS for one in kind.resources} <= without_wrong_types
 
 
-def test_what_the_operator_may_do() -> None:
+def test_the_permissions_of_the_operator() -> None:
     found = set(operator_permissions(GPU_SCHEDULER.resource, SYSTEM))
     assert Permission("", "pods", "create") in found
     assert Permission("kubeflow.org", "pytorchjobs", "patch", "status") in found
@@ -79,5 +79,5 @@ def test_what_the_operator_may_do() -> None:
         (None, False, "none"),
     ],
 )
-def test_the_flags_say_who_places_gangs(name: str | None, enabled: bool | None, chosen: str) -> None:
+def test_the_flags_select_the_scheduler_of_gangs(name: str | None, enabled: bool | None, chosen: str) -> None:
     assert choose_gangs(name, enabled) == chosen

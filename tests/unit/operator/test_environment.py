@@ -1,4 +1,4 @@
-"""What the containers of each replica are told, compared with what the training operator tells them."""
+"""The environment of each replica, compared with that of the training operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
 from gpu_scheduler.operator.managed_job import ManagedJob
 from gpu_scheduler.operator.pods import make_pod, make_service
-from tests.unit.operator.made import raw, replicas, torch
+from tests.unit.operator.job_fixtures import raw, replicas, torch
 
 
 def env_of(job: ManagedJob, role: str, index: int, container: int = 0) -> dict[str, str]:
@@ -101,19 +101,19 @@ TORCH = {
 
 
 @pytest.mark.parametrize("case", TORCH)
-def test_a_replica_of_a_pytorchjob_is_told(case: str) -> None:
+def test_the_environment_of_a_pytorchjob_replica(case: str) -> None:
     job, role, index, expected = TORCH[case]
     assert env_of(job, role, index) == expected
 
 
-def test_every_container_of_a_pytorchjob_is_told() -> None:
+def test_every_container_of_a_pytorchjob_gets_the_environment() -> None:
     spec = replicas(2)
     spec["template"]["spec"]["containers"].append({"name": "other", "image": "any"})
     job = pytorch.decode(raw({"pytorchReplicaSpecs": {"Master": replicas(1), "Worker": spec}}))
     assert env_of(job, "Worker", 1, 0) == env_of(job, "Worker", 1, 1) == with_master(3, 2, "3", "auto")
 
 
-def test_what_the_job_says_goes_before_what_the_template_says() -> None:
+def test_the_jobs_variables_override_those_of_the_template() -> None:
     spec = replicas(1)
     given = [{"name": "RANK", "value": "7"}, {"name": "OWN", "value": "kept"}]
     spec["template"]["spec"]["containers"][0]["env"] = given
@@ -121,7 +121,7 @@ def test_what_the_job_says_goes_before_what_the_template_says() -> None:
     assert env_of(job, "Master", 0) == {"OWN": "kept", **with_master(1, 0, "1", "auto")}
 
 
-def test_a_port_of_ones_own_is_kept_and_told() -> None:
+def test_a_port_of_the_template_is_used() -> None:
     spec = replicas(1)
     spec["template"]["spec"]["containers"][0]["ports"] = [{"name": "pytorchjob-port", "containerPort": 1234}]
     job = pytorch.decode(raw({"pytorchReplicaSpecs": {"Master": spec, "Worker": replicas(1)}}))
@@ -191,18 +191,18 @@ TF = {
 
 
 @pytest.mark.parametrize("case", TF)
-def test_a_replica_of_a_tfjob_is_told(case: str) -> None:
+def test_the_environment_of_a_tfjob_replica(case: str) -> None:
     job, role, index, expected = TF[case]
     env = env_of(job, role, index)
     assert list(env) == ["TF_CONFIG"]
     assert json.loads(env["TF_CONFIG"]) == expected
 
 
-def test_a_tfjob_of_one_replica_is_told_nothing() -> None:
+def test_a_tfjob_of_one_replica_gets_no_environment() -> None:
     assert env_of(tf_job(Worker=1), "Worker", 0) == {}
 
 
-def test_only_the_container_that_works_is_told_of_a_tfjob() -> None:
+def test_only_the_main_container_of_a_tfjob_gets_the_environment() -> None:
     spec = replicas(2, "tensorflow")
     spec["template"]["spec"]["containers"].append({"name": "other", "image": "any"})
     job = tensorflow.decode(raw({"tfReplicaSpecs": {"Worker": spec}}))
@@ -210,7 +210,7 @@ def test_only_the_container_that_works_is_told_of_a_tfjob() -> None:
     assert env_of(job, "Worker", 0, 1) == {}
 
 
-def test_the_domain_of_a_cluster_may_be_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cluster_domain_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUSTOM_CLUSTER_DOMAIN", "cluster.local")
     config = json.loads(env_of(tf_job(Worker=2), "Worker", 0)["TF_CONFIG"])
     assert config["cluster"]["worker"][1] == "train-worker-1.team.svc.cluster.local:2222"

@@ -9,14 +9,14 @@ import pytest
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, VOLCANO, PodGroupApi
-from tests.unit.operator.made import group, raw, replicas, tf, torch
+from tests.unit.operator.job_fixtures import group, raw, replicas, tf, torch
 
 
 def made(api: PodGroupApi, **spec: Any) -> Json:
     return api.make_group(torch(3, **spec))
 
 
-def test_all_replicas_are_needed_and_what_they_ask_for() -> None:
+def test_the_group_needs_all_replicas_and_the_sum_of_their_requests() -> None:
     assert made(VOLCANO)["spec"] == {
         "minMember": 4,
         "minResources": {"cpu": "2000m", "nvidia.com/gpu": "4"},
@@ -25,21 +25,21 @@ def test_all_replicas_are_needed_and_what_they_ask_for() -> None:
     assert made(SCHEDULER_PLUGINS)["spec"] == {"minMember": 4, "minResources": {"cpu": "2000m", "nvidia.com/gpu": "4"}}
 
 
-def test_a_smaller_gang_is_its_leaders_first() -> None:
+def test_a_smaller_minimum_counts_leaders_first() -> None:
     policy = {"schedulingPolicy": {"minAvailable": 2}}
     specs = {"Worker": replicas(3, gpus=1), "Master": replicas(1, gpus=5)}
     job = pytorch.decode(raw({"pytorchReplicaSpecs": specs, "runPolicy": policy}))
     assert VOLCANO.group_spec(job)["minResources"]["nvidia.com/gpu"] == "6"
 
 
-def test_an_elastic_job_begins_with_as_few_as_it_says() -> None:
+def test_the_minimum_of_an_elastic_job_is_its_min_replicas() -> None:
     specs = {"Worker": replicas(4)}
     job = pytorch.decode(raw({"pytorchReplicaSpecs": specs, "elasticPolicy": {"minReplicas": 2, "maxReplicas": 8}}))
     assert VOLCANO.group_spec(job)["minMember"] == 2
     assert VOLCANO.group_spec(job)["minResources"]["nvidia.com/gpu"] == "2"
 
 
-def test_a_scheduling_policy_goes_before_what_is_counted() -> None:
+def test_a_scheduling_policy_overrides_the_computed_values() -> None:
     policy = {
         "schedulingPolicy": {
             "minAvailable": 3,
@@ -60,7 +60,7 @@ def test_a_scheduling_policy_goes_before_what_is_counted() -> None:
     assert made(SCHEDULER_PLUGINS, run=policy)["spec"]["scheduleTimeoutSeconds"] == 60
 
 
-def test_what_a_job_says_of_its_gang_is_said_of_the_group() -> None:
+def test_gang_options_of_a_job_are_copied_to_its_group() -> None:
     notes = {"gpu-scheduler.io/topology": "required:rack", "team": "a"}
     for api in (VOLCANO, SCHEDULER_PLUGINS):
         assert made(api, meta={"annotations": notes})["metadata"]["annotations"] == {
@@ -77,7 +77,7 @@ def test_what_a_job_says_of_its_gang_is_said_of_the_group() -> None:
         (VOLCANO, "", False),
     ],
 )
-def test_a_group_without_pods_says_whether_it_is_for_us(api: PodGroupApi, scheduler: str, ours: bool) -> None:
+def test_a_group_for_our_scheduler_is_annotated(api: PodGroupApi, scheduler: str, ours: bool) -> None:
     notes = made(api, **({"schedulerName": scheduler} if scheduler else {}))["metadata"].get("annotations", {})
     assert ("gpu-scheduler.io/made-by" in notes) is ours
 
@@ -100,7 +100,7 @@ def test_the_job_owns_its_group() -> None:
         ("Finished", True),
     ],
 )
-def test_a_group_lets_pods_in_once_there_was_room(phase: str, opens: bool) -> None:
+def test_a_group_is_open_once_the_scheduler_has_admitted_it(phase: str, opens: bool) -> None:
     assert GPU_SCHEDULER.is_open(group(torch(1), phase)) is opens
     assert GPU_SCHEDULER.is_open(None) is False
 

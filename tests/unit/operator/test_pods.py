@@ -1,4 +1,4 @@
-"""Pods and Services as they are made: names, labels, policies, schedulers."""
+"""Pods and Services: names, labels, restart policies, schedulers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_scheduler.operator.frameworks import pytorch, tensorflow
 from gpu_scheduler.operator.managed_job import ManagedJob
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, VOLCANO, PodGroupApi
 from gpu_scheduler.operator.pods import make_pod, make_service
-from tests.unit.operator.made import UID, raw, replicas, tf, torch
+from tests.unit.operator.job_fixtures import UID, raw, replicas, tf, torch
 
 OWNER = {
     "apiVersion": "kubeflow.org/v1",
@@ -21,7 +21,7 @@ OWNER = {
 }
 
 
-def test_a_pod_carries_the_names_that_the_training_operator_gives_it() -> None:
+def test_a_pod_has_the_name_and_labels_of_the_training_operator() -> None:
     job = torch(2)
     made = make_pod(job, job.roles[1], 1)
     assert made["metadata"] == {
@@ -38,7 +38,7 @@ def test_a_pod_carries_the_names_that_the_training_operator_gives_it() -> None:
     assert made["spec"]["containers"][0]["ports"] == [{"name": "pytorchjob-port", "containerPort": 23456}]
 
 
-def test_a_service_has_its_pods_name_and_no_address() -> None:
+def test_a_headless_service_has_the_name_of_its_pod() -> None:
     job = torch(2)
     made, pod = make_service(job, job.roles[1], 1), make_pod(job, job.roles[1], 1)
     assert made["metadata"]["name"] == pod["metadata"]["name"]
@@ -62,7 +62,7 @@ def leaders(job: ManagedJob) -> list[str]:
         pytest.param(tf(PS=1, Worker=2), ["train-worker-0"], id="neither"),
     ],
 )
-def test_one_replica_is_called_master(job: ManagedJob, expected: list[str]) -> None:
+def test_one_replica_has_the_role_master(job: ManagedJob, expected: list[str]) -> None:
     assert leaders(job) == expected
 
 
@@ -118,7 +118,7 @@ def test_the_scheduler_of_a_pod_is(kind: str, case: str) -> None:
     assert made["spec"].get("schedulerName") == expected
 
 
-def test_a_member_is_marked_for_volcano() -> None:
+def test_a_pod_joins_a_group_of_volcano() -> None:
     job = torch(1)
     made = GPU_SCHEDULER.join(make_pod(job, job.roles[1], 0), job, job.roles[1].label)
     assert made["metadata"]["annotations"] == {
@@ -127,7 +127,7 @@ def test_a_member_is_marked_for_volcano() -> None:
     }
 
 
-def test_a_member_is_marked_for_scheduler_plugins() -> None:
+def test_a_pod_joins_a_group_of_scheduler_plugins() -> None:
     job = torch(1)
     made = SCHEDULER_PLUGINS.join(make_pod(job, job.roles[1], 0), job, job.roles[1].label)
     assert made["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "train"

@@ -1,4 +1,4 @@
-"""What is done about a job, for everything that may become of its pods."""
+"""Reconciliation of PyTorchJobs and TFJobs, for every state of their pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpu_scheduler.operator.frameworks import pytorch
 from gpu_scheduler.operator.managed_job import ManagedJob
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import ObservedJob, reconcile, reject
-from tests.unit.operator.made import (
+from tests.unit.operator.job_fixtures import (
     NOW,
     conditions,
     group,
@@ -60,10 +60,10 @@ def reasons(plan: JobPlan) -> list[str]:
     return [action.reason for action in plan.actions if isinstance(action, RecordEvent)]
 
 
-# -- how it begins
+# -- start
 
 
-def test_without_gangs_pods_are_made_at_once() -> None:
+def test_without_gangs_pods_are_created_at_once() -> None:
     plan = look(torch(3), ObservedJob())
     assert made(plan, CreateService) == made(plan, CreatePod) == ALL
     order = [type(action) for action in plan.actions]
@@ -74,7 +74,7 @@ def test_without_gangs_pods_are_made_at_once() -> None:
     assert status["startTime"] == format_time(NOW)
 
 
-def test_a_gangs_group_comes_first_and_nothing_else() -> None:
+def test_the_group_is_created_before_anything_else() -> None:
     job = torch(3)
     plan = look(job, ObservedJob(groups=GPU_SCHEDULER))
     assert made(plan, CreateGroup) == ["train"]
@@ -86,13 +86,13 @@ def test_a_gangs_group_comes_first_and_nothing_else() -> None:
     ("phase", "opens"),
     [("", False), ("Pending", False), ("Inqueue", True), ("Running", True), ("Unknown", True), ("Scheduling", True)],
 )
-def test_pods_are_made_when_the_group_is(phase: str, opens: bool) -> None:
+def test_pods_are_created_when_the_group_is(phase: str, opens: bool) -> None:
     job = torch(3)
     plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=group(job, phase)))
     assert made(plan, CreatePod) == (ALL if opens else [])
 
 
-def test_a_job_says_what_its_gang_waits_for() -> None:
+def test_an_event_says_why_the_gang_waits() -> None:
     job = torch(3)
     waits = group(job, "Pending")
     waits.status["conditions"] = [{"type": "Unschedulable", "status": "True", "message": "8 GPUs are short."}]
@@ -105,35 +105,35 @@ def test_a_job_says_what_its_gang_waits_for() -> None:
                    if isinstance(one, RecordEvent))  # fmt: skip
 
 
-def test_what_is_missing_is_made_though_the_group_waits_again() -> None:
+def test_missing_pods_are_created_although_the_group_is_pending_again() -> None:
     job = torch(3)
     there = seen(job, {"train-master-0": "Pending"}, groups=GPU_SCHEDULER, group=group(job, "Pending"))
     assert made(look(job, there), CreatePod) == ALL[1:]
 
 
-def test_a_group_that_is_being_deleted_lets_nobody_in() -> None:
+def test_no_pods_are_created_while_the_group_is_being_deleted() -> None:
     job = torch(3)
     going = group(job, "Running", deletion_timestamp="2026-01-01T00:00:00Z")
     assert not of_kind(look(job, ObservedJob(groups=GPU_SCHEDULER, group=going)), CreatePod, CreateGroup)
 
 
-def test_a_group_of_somebody_else_lets_nobody_in_and_is_told_of() -> None:
+def test_a_group_with_another_owner_blocks_the_job_with_a_warning() -> None:
     job = torch(3)
     plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=group(job, "Running", uid="other")))
     assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
     assert "FailedCreatePodGroup" in reasons(plan)
 
 
-def test_a_group_of_an_earlier_job_of_this_name_is_waited_for() -> None:
+def test_the_group_of_an_earlier_job_with_this_name_delays_the_job() -> None:
     job = torch(3)
     earlier = group(job, "Running")
     earlier.metadata.owner_references = [OwnerReference(kind="PyTorchJob", name="train", uid="earlier")]
     plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=earlier))
-    assert reasons(plan) == ["PyTorchJobCreated"], "nobody has to delete anything"
+    assert reasons(plan) == ["PyTorchJobCreated"], "nothing has to be deleted"
     assert not of_kind(plan, CreatePod, CreateGroup, PatchGroup, DeleteGroup)
 
 
-def test_what_a_job_no_longer_asks_for_leaves_its_group() -> None:
+def test_resources_that_a_job_no_longer_requests_are_removed_from_its_group() -> None:
     job = torch(3)
     old = group(job)
     old.spec["minResources"] |= {"memory": "1Gi", "cpu": 2000}
@@ -144,7 +144,7 @@ def test_what_a_job_no_longer_asks_for_leaves_its_group() -> None:
     assert not of_kind(look(job, ObservedJob(groups=GPU_SCHEDULER, group=old)), PatchGroup)
 
 
-def test_a_group_follows_its_job() -> None:
+def test_a_group_is_updated_with_its_job() -> None:
     old, job = torch(3), torch(5)
     plan = look(job, ObservedJob(groups=GPU_SCHEDULER, group=group(old)))
     (patch,) = of_kind(plan, PatchGroup)
@@ -181,12 +181,12 @@ def test_nothing_is_done_twice() -> None:
     assert look(torch(3, status=status), first, NOW + 60).actions == []
 
 
-def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+def test_a_terminating_job_is_ignored() -> None:
     job = torch(3, meta={"deletion_timestamp": "2026-01-01T00:00:00Z"})
     assert look(job, ObservedJob(groups=GPU_SCHEDULER)).actions == []
 
 
-# -- how it goes on: what the pods do, and what is said of the job
+# -- pods, conditions and Events
 
 OK, RUN = "True", {"Created": ("True", "PyTorchJobCreated"), "Running": ("True", "PyTorchJobRunning")}
 DONE: dict[str, tuple[str, str]] = {
@@ -294,7 +294,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("case", MESSAGES)
-def test_people_are_told_of_a_job(case: str) -> None:
+def test_the_condition_and_event_of_a_job(case: str) -> None:
     job, phases, kind, message = MESSAGES[case]
     plan = look(job, seen(job, phases))  # type: ignore[arg-type]
     (found,) = [one for one in status_after(job, plan)["conditions"] if one["type"] == kind]
@@ -363,7 +363,7 @@ def test_of_an_elastic_job_without_a_master_one_worker_is_enough() -> None:
 # -- restarts
 
 
-def test_a_restart_is_written_down_before_the_pod_goes() -> None:
+def test_a_restart_is_recorded_before_the_pod_is_deleted() -> None:
     job = torch(3, restart="ExitCode")
     plan = look(job, seen(job, four("Running", failed(ALL[1], 137), "Running", "Running")))
     kinds = [type(action) for action in plan.actions]
@@ -373,14 +373,14 @@ def test_a_restart_is_written_down_before_the_pod_goes() -> None:
     assert not of_kind(plan, CreatePod)
 
 
-def test_a_restart_that_is_written_down_is_not_counted_again() -> None:
+def test_a_recorded_restart_is_not_counted_again() -> None:
     job = torch(3, restart="ExitCode", meta={"annotations": {"gpu-scheduler.io/restarts": '{"train-worker-0":1}'}})
     plan = look(job, seen(job, four("Running", failed(ALL[1], 137), "Running", "Running")))
     assert not of_kind(plan, RecordRestarts)
     assert gone(plan, DeletePod) == [ALL[1]]
 
 
-def test_a_pod_that_is_made_anew_says_so() -> None:
+def test_a_recreated_pod_has_its_restart_count() -> None:
     job = torch(3, restart="ExitCode", meta={"annotations": {"gpu-scheduler.io/restarts": '{"train-worker-0":1}'}})
     plan = look(job, seen(job, {name: "Running" for name in ALL if name != ALL[1]}))
     (action,) = of_kind(plan, CreatePod)
@@ -388,7 +388,7 @@ def test_a_pod_that_is_made_anew_says_so() -> None:
     assert action.body["metadata"]["annotations"]["gpu-scheduler.io/restarts"] == "1"
 
 
-def test_replicas_of_two_roles_that_fail_are_told_of_at_once_and_once() -> None:
+def test_failed_replicas_of_two_roles_give_one_condition() -> None:
     phases = four(failed(ALL[0], 137), failed(ALL[1], 137), failed(ALL[2], 137), "Running")
     job = torch(3, restart="ExitCode")
     plan = look(job, seen(job, phases))
@@ -402,7 +402,7 @@ def test_replicas_of_two_roles_that_fail_are_told_of_at_once_and_once() -> None:
 
 
 @pytest.mark.parametrize(("before", "pause"), [(0, 0), (1, 1), (2, 2), (5, 16), (9, 60), (5000, 60)])
-def test_a_replica_that_fails_again_and_again_is_made_anew_later_each_time(before: int, pause: int) -> None:
+def test_restarts_of_a_replica_back_off_exponentially(before: int, pause: int) -> None:
     notes = {"gpu-scheduler.io/restarts": f'{{"{ALL[1]}":{before}}}'} if before else {}
     job = torch(3, restart="ExitCode", meta={"annotations": notes})
     broken = pod(ALL[1], "Failed", code=137, annotations={"gpu-scheduler.io/restarts": str(before)})
@@ -414,7 +414,7 @@ def test_a_replica_that_fails_again_and_again_is_made_anew_later_each_time(befor
     assert gone(look(job, there, NOW + pause), DeletePod) == [ALL[1]]
 
 
-def test_a_pod_that_is_leaving_keeps_its_name() -> None:
+def test_a_terminating_pod_blocks_its_name() -> None:
     job = torch(3)
     leaving = pod(ALL[1], "Failed", code=137, deletion_timestamp="2026-01-01T00:00:00Z")
     plan = look(job, seen(job, four("Running", leaving, "Running", "Running")))
@@ -451,7 +451,7 @@ def test_a_job_with_limits_and(case: str) -> None:
         ), "a job that is over keeps its pods: they must go before it is called so"
 
 
-def test_a_deadline_is_looked_at_again_when_it_comes() -> None:
+def test_a_job_is_reconciled_again_at_its_deadline() -> None:
     job = torch(3, run={"activeDeadlineSeconds": 60}, status=running_status())
     assert look(job, seen(job, dict.fromkeys(ALL, "Running"))).requeue_at == NOW + 60
 
@@ -459,17 +459,17 @@ def test_a_deadline_is_looked_at_again_when_it_comes() -> None:
 # -- elastic
 
 
-def test_replicas_beyond_what_is_asked_for_go() -> None:
+def test_surplus_replicas_are_deleted() -> None:
     job, before = torch(1), torch(3)
     plan = look(job, seen(before, dict.fromkeys(ALL, "Running")))
     assert gone(plan, DeletePod) == gone(plan, DeleteService) == ["train-worker-1", "train-worker-2"]
     assert not of_kind(plan, CreatePod)
 
 
-# -- suspended
+# -- suspended jobs
 
 
-def test_a_suspended_job_gives_everything_back() -> None:
+def test_a_suspended_job_loses_its_group_pods_and_services() -> None:
     job = torch(3, run={"suspend": True}, status=running_status(replicaStatuses={"Worker": {"active": 3}}))
     plan = look(job, seen(job, dict.fromkeys(ALL, "Running"), groups=GPU_SCHEDULER, group=group(job, "Running")))
     assert gone(plan, DeletePod) == gone(plan, DeleteService) == ALL
@@ -481,14 +481,14 @@ def test_a_suspended_job_gives_everything_back() -> None:
     assert "startTime" not in status
 
 
-def test_a_job_that_begins_suspended_has_no_group() -> None:
+def test_a_job_that_is_created_suspended_has_no_group() -> None:
     job = torch(3, run={"suspend": True})
     plan = look(job, ObservedJob(groups=GPU_SCHEDULER))
     assert not of_kind(plan, CreateGroup, CreatePod)
     assert set(conditions(status_after(job, plan))) == {"Created", "Suspended"}
 
 
-def test_a_resumed_job_begins_anew() -> None:
+def test_a_resumed_job_starts_again() -> None:
     suspended = torch(3, run={"suspend": True}, status=running_status())
     status = status_after(suspended, look(suspended, ObservedJob(groups=GPU_SCHEDULER)))
     job = torch(3, run={"suspend": False}, status=status)
@@ -501,7 +501,7 @@ def test_a_resumed_job_begins_anew() -> None:
     assert status_after(job, opened)["startTime"] == format_time(NOW + 200)
 
 
-def test_pods_that_leave_do_not_let_a_resumed_job_in() -> None:
+def test_terminating_pods_do_not_count_as_admission_of_a_resumed_job() -> None:
     job = torch(3)
     leaving = {name: pod(name, deletion_timestamp="2026-01-01T00:00:00Z") for name in ALL[:2]}
     for waiting in (None, group(job, "Pending")):
@@ -510,7 +510,7 @@ def test_pods_that_leave_do_not_let_a_resumed_job_in() -> None:
 
 
 @pytest.mark.parametrize("why", ["suspended", "late", "over"])
-def test_a_group_goes_before_its_pods_or_it_would_be_called_short_of_them(why: str) -> None:
+def test_a_group_is_deleted_before_its_pods(why: str) -> None:
     run = {"suspend": why == "suspended", "activeDeadlineSeconds": 5, "cleanPodPolicy": "All"}
     job = torch(3, run=run, status=over_status("Succeeded") if why == "over" else running_status())
     plan = look(
@@ -520,7 +520,7 @@ def test_a_group_goes_before_its_pods_or_it_would_be_called_short_of_them(why: s
     assert order.index(DeleteGroup) < order.index(DeletePod)
 
 
-# -- over
+# -- ended jobs
 
 CLEANING = {
     ("None", "Succeeded"): [],
@@ -533,7 +533,7 @@ CLEANING = {
 
 
 @pytest.mark.parametrize(("clean", "end"), CLEANING)
-def test_a_job_that_is_over_is_cleaned_up_by_its_policy(clean: str, end: str) -> None:
+def test_an_ended_job_is_cleaned_up_by_its_policy(clean: str, end: str) -> None:
     job = torch(3, run={"cleanPodPolicy": clean}, status=over_status(end))
     phases = four("Succeeded", "Failed", "Running", "Pending")
     plan = look(job, seen(job, phases, groups=GPU_SCHEDULER, group=group(job, "Running")))
@@ -549,17 +549,17 @@ def test_replicas_that_were_active_when_the_job_succeeded_count_as_succeeded() -
 
 
 @pytest.mark.parametrize(("later", "deleted"), [(59, False), (60, True)])
-def test_a_job_goes_when_its_time_to_live_is_over(later: int, deleted: bool) -> None:
+def test_a_job_is_deleted_after_its_time_to_live(later: int, deleted: bool) -> None:
     job = torch(3, run={"ttlSecondsAfterFinished": 60}, status=over_status("Failed"))
     plan = look(job, ObservedJob(), NOW + later)
     assert bool(of_kind(plan, DeleteJob)) is deleted
     assert plan.requeue_at == (None if deleted else NOW + 60)
 
 
-# -- what makes no sense
+# -- invalid jobs
 
 
-def test_a_job_that_makes_no_sense_is_told_so_and_goes_on_once_it_does() -> None:
+def test_an_invalid_job_fails_and_continues_once_it_is_corrected() -> None:
     plan = reject("PyTorchJob", raw({}), "spec.x: is wrong", NOW)
     broken = torch(1)
     status = status_after(broken, plan)
@@ -570,11 +570,11 @@ def test_a_job_that_makes_no_sense_is_told_so_and_goes_on_once_it_does() -> None
     assert set(conditions(status_after(job, after))) == {"Created"}
 
 
-def test_a_job_that_is_over_stays_so_whatever_becomes_of_its_spec() -> None:
+def test_an_ended_job_stays_ended_if_its_spec_becomes_invalid() -> None:
     assert reject("PyTorchJob", raw({}, status=over_status("Succeeded")), "spec.x: is wrong", NOW).actions == []
 
 
-def test_reconciling_changes_nothing_that_it_is_given() -> None:
+def test_reconcile_does_not_change_its_arguments() -> None:
     job = torch(3, status=running_status())
     before = repr(job)
     reconcile(job, seen(job, dict.fromkeys(ALL, "Succeeded")), NOW)

@@ -1,4 +1,4 @@
-"""Specs: the forms in which jobs may be written, and one clear line about each that makes no sense."""
+"""Decoding of specs: every form of a job, and one line for each invalid spec."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.frameworks import pytorch, tensorflow
 from gpu_scheduler.operator.managed_job import BadSpecError, CleanPodPolicy, RestartPolicy, RunPolicy, SchedulingPolicy
-from tests.unit.operator.made import raw, replicas, template
+from tests.unit.operator.job_fixtures import raw, replicas, template
 
 MASTER = {"Master": replicas(1)}
 WORKERS = {"Worker": replicas(2)}
@@ -146,12 +146,12 @@ def test_an_invalid_tfjob_is_refused_with_the_field(case: str) -> None:
     assert str(error.value) == message
 
 
-def test_names_of_roles_may_be_written_in_any_case() -> None:
+def test_names_of_replica_types_are_case_insensitive() -> None:
     job = pytorch.decode(raw(spec({"master": replicas(None), "WORKER": replicas(2)})))
     assert [(role.name, role.replicas) for role in job.roles] == [("Master", 1), ("Worker", 2)]
 
 
-def test_a_run_policy_is_read() -> None:
+def test_a_run_policy_is_decoded() -> None:
     policy: Json = {
         "cleanPodPolicy": "Running",
         "ttlSecondsAfterFinished": 60,
@@ -172,7 +172,7 @@ def test_a_run_policy_is_read() -> None:
     )
 
 
-def test_an_old_tfjob_has_its_policy_in_the_spec() -> None:
+def test_a_v1beta1_tfjob_has_its_policy_in_the_spec() -> None:
     old: Json = {
         "tfReplicaSpecs": {"PS": replicas(1, "tensorflow"), "Worker": replicas(2, "tensorflow", restart="OnFailure")},
         "cleanPodPolicy": "All",

@@ -1,4 +1,4 @@
-"""Jobs of Volcano: what is done about them, for everything that may become of their pods."""
+"""Reconciliation of Volcano Jobs, for every state of their pods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpu_scheduler.operator.frameworks.volcano_reconcile import reconcile, rejec
 from gpu_scheduler.operator.managed_job import BadSpecError
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.reconcile import ObservedJob
-from tests.unit.operator.made import NOW, group, of_kind, pod, raw, service, status_after, template
+from tests.unit.operator.job_fixtures import NOW, group, of_kind, pod, raw, service, status_after, template
 
 ALL = ["train-ps-0", "train-worker-0", "train-worker-1"]
 
@@ -66,7 +66,7 @@ def gone(plan: JobPlan) -> list[str]:
     return [action.name for action in plan.actions if isinstance(action, DeletePod)]
 
 
-def test_a_gangs_group_comes_first_and_its_pods_when_it_is_let_in() -> None:
+def test_the_group_is_created_first_and_pods_once_it_is_admitted() -> None:
     found = job(task("ps", 1), task("worker", 2, minAvailable=1), minAvailable=2, queue="research")
     plan = look(found, ObservedJob(groups=GPU_SCHEDULER))
     (action,) = of_kind(plan, CreateGroup)
@@ -83,7 +83,7 @@ def test_a_gangs_group_comes_first_and_its_pods_when_it_is_let_in() -> None:
     assert made(look(found, ObservedJob(groups=GPU_SCHEDULER, group=group(found))), CreatePod) == ALL
 
 
-def test_a_pod_carries_the_names_that_volcano_gives_it() -> None:
+def test_a_pod_has_the_labels_of_volcano() -> None:
     plan = look(job(), ObservedJob(groups=GPU_SCHEDULER, group=group(job())))
     body = next(one.body for one in plan.actions if isinstance(one, CreatePod))
     assert body["metadata"]["labels"] == {
@@ -98,7 +98,7 @@ def test_a_pod_carries_the_names_that_volcano_gives_it() -> None:
     assert body["spec"]["restartPolicy"] == "OnFailure"
 
 
-def test_the_plugins_say_which_pod_this_is_and_where_the_others_are() -> None:
+def test_the_plugins_add_the_index_and_the_hosts() -> None:
     found = job(plugins={"env": [], "svc": []})
     plan = look(found, ObservedJob())
     assert made(plan, CreateConfigMap) == ["train-svc"]
@@ -192,7 +192,7 @@ def test_an_exit_code_decides() -> None:
     assert phase_after(found, look(found, ObservedJob(pods=ended))) == "Restarting"
 
 
-def test_a_restart_raises_the_version_before_anything_goes() -> None:
+def test_a_restart_increments_the_version_before_pods_are_deleted() -> None:
     found = job(phase="Running", **on("PodFailed", "RestartJob"))
     plan = look(found, seen(R, F, R))
     assert gone(plan) == []
@@ -208,7 +208,7 @@ def test_a_restart_raises_the_version_before_anything_goes() -> None:
 
 
 @pytest.mark.parametrize(("retries", "expected"), [(2, "Pending"), (3, "Failed")])
-def test_a_job_is_restarted_only_so_often(retries: int, expected: str) -> None:
+def test_a_job_fails_after_its_maximum_of_restarts(retries: int, expected: str) -> None:
     found = job(phase="Restarting", status={"retryCount": retries, "version": retries})
     assert phase_after(found, look(found, ObservedJob())) == expected
 
@@ -220,19 +220,19 @@ def test_a_pod_or_its_task_can_be_restarted_alone() -> None:
     assert gone(look(together, seen(R, F, R))) == ["train-worker-1", "train-worker-0"], "the one that failed goes last"
 
 
-def test_a_task_waits_for_those_it_depends_on() -> None:
+def test_a_task_waits_for_its_dependencies() -> None:
     found = job(task("ps", 1), task("worker", 2, dependsOn={"name": ["ps"]}))
     assert made(look(found, ObservedJob()), CreatePod) == ["train-ps-0"]
     assert made(look(found, seen(P)), CreatePod) == []
     assert made(look(found, seen(R)), CreatePod) == ALL[1:]
 
 
-def test_a_gang_does_not_wait_for_a_task_that_waits_for_the_gang() -> None:
+def test_the_gang_does_not_count_tasks_with_dependencies() -> None:
     found = decode(raw(spec(task("ps", 1), task("worker", 2, minAvailable=1, dependsOn={"name": ["ps"]}))))
     assert (found.gang_minimum, found.minimum_by_role) == (1, {})
 
 
-def test_a_job_that_is_over_gives_its_group_back_and_goes_in_time() -> None:
+def test_an_ended_job_loses_its_group_and_is_deleted_after_its_time_to_live() -> None:
     found = job(phase="Completed", ttlSecondsAfterFinished=60)
     plan = look(found, seen(S, S, S, groups=GPU_SCHEDULER, group=group(found, "Running")))
     assert of_kind(plan, DeleteGroup)

@@ -1,4 +1,4 @@
-"""Whatever is written anywhere in a job, it is either understood or refused in one line: no look at a job breaks."""
+"""A wrong value anywhere in a job is accepted or refused in one line; reconciliation never raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_scheduler.operator.managed_job import BadSpecError
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from gpu_scheduler.operator.pods import make_pod
 from gpu_scheduler.operator.reconcile import ObservedJob
-from tests.unit.operator.made import NOW, group, raw
+from tests.unit.operator.job_fixtures import NOW, group, raw
 
 PYTORCH, TENSORFLOW, VOLCANO = FRAMEWORKS
 WRONG: tuple[Any, ...] = (None, True, -1, 1.5, "x", [1], [None], [{}], {}, {"name": 1})
@@ -121,7 +121,7 @@ SPECS: dict[str, tuple[JobFramework, Json]] = {
 
 
 def paths(found: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
-    """Every place in an object."""
+    """Every path in an object."""
     if path:
         yield path
     items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
@@ -130,7 +130,7 @@ def paths(found: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def put(spec: Json, path: tuple[Any, ...], value: Any) -> Json:
-    """The spec with another value at a place."""
+    """The spec with another value at a path."""
     made: Any = deepcopy(spec)
     inner = made
     for name in path[:-1]:
@@ -140,7 +140,7 @@ def put(spec: Json, path: tuple[Any, ...], value: Any) -> Json:
 
 
 def look(kind: JobFramework, spec: Json) -> str:
-    """Looks at a job until its pods would be made; why it is refused, if it is."""
+    """Reconciles a job until its pods would be created; returns why it is refused, if it is."""
     found = raw(spec)
     try:
         job = kind.decode(found, kind.resources[0])
@@ -153,7 +153,7 @@ def look(kind: JobFramework, spec: Json) -> str:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_wrong_value_anywhere_is_understood_or_refused_in_one_line(name: str) -> None:
+def test_a_wrong_value_anywhere_is_accepted_or_refused_in_one_line(name: str) -> None:
     kind, spec = SPECS[name]
     assert look(kind, spec) == ""
     broken = []
@@ -169,7 +169,7 @@ def test_a_wrong_value_anywhere_is_understood_or_refused_in_one_line(name: str) 
     assert broken == []
 
 
-def test_a_field_of_a_template_that_is_null_or_empty_is_as_good_as_none() -> None:
+def test_a_null_or_empty_field_of_a_template_means_missing() -> None:
     kind, spec = SPECS["PyTorchJob"]
     worker = ("pytorchReplicaSpecs", "Worker", "template")
     for name in ("schedulerName", "priorityClassName", "hostNetwork", "initContainers"):
@@ -201,7 +201,7 @@ ENDED: Json = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_wrong_value_anywhere_in_a_status_is_as_good_as_none(name: str) -> None:
+def test_a_wrong_value_anywhere_in_a_status_means_missing(name: str) -> None:
     kind, spec = SPECS[name]
     for path in paths(STATUS):
         for value in WRONG:
@@ -211,7 +211,7 @@ def test_a_wrong_value_anywhere_in_a_status_is_as_good_as_none(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_wrong_value_anywhere_in_a_pods_status_is_as_good_as_none(name: str) -> None:
+def test_a_wrong_value_anywhere_in_a_pods_status_means_missing(name: str) -> None:
     kind, spec = SPECS[name]
     job = kind.decode(raw(spec), kind.resources[0])
     pods = ("train-worker-0", "train-ps-0", "train-master-0")
@@ -222,12 +222,12 @@ def test_a_wrong_value_anywhere_in_a_pods_status_is_as_good_as_none(name: str) -
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_more_replicas_than_a_gang_may_have_are_refused_before_any_is_made(name: str) -> None:
+def test_more_replicas_than_a_gang_may_have_are_refused(name: str) -> None:
     kind, spec = SPECS[name]
     many = next(path for path in paths(spec) if path[-1] == "replicas")
     assert "replicas are too many; write at most 20000 in all" in look(kind, put(spec, many, 2**31 - 1))
 
 
-def test_a_number_of_processes_without_end_is_refused_in_one_line() -> None:
+def test_a_huge_number_of_processes_is_refused_in_one_line() -> None:
     kind, spec = SPECS["PyTorchJob"]
     assert look(kind, {**spec, "nprocPerNode": "9" * 5000}).startswith("spec.nprocPerNode: '999")

@@ -1,4 +1,4 @@
-"""The charts as files: what can be said of them without Helm."""
+"""The charts as files, without Helm."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[3]
 CHARTS = ROOT / "charts"
 NAMES = ("gpu-scheduler", "gpu-scheduler-check")
 DECIDED = {"schedulerNames", "namespace", "listenAddress", "identity"}
-"""Settings that the chart decides: by a value of its own, by where it is installed, by its ports, by the pod."""
+"""Settings that the chart derives from other values, the release, its ports or the pod."""
 
 FREE = {"strings", "podLabels", "quantities", "objects", "free", "claims"}
-"""Parts of Kubernetes' own objects, which the API server checks."""
+"""Parts of Kubernetes objects, which the API server validates."""
 
 both = pytest.mark.parametrize("chart", NAMES)
 
@@ -46,7 +46,7 @@ def set_value(values: Json, path: str, value: object) -> Json:
 
 
 def closed(schema: Json, where: str = "") -> Iterator[tuple[str, Json]]:
-    """Every object of a schema, with the place where it stands."""
+    """Every object of a schema, with its path."""
     if schema.get("type") == "object":
         yield where, schema
     for name, part in [*schema.get("properties", {}).items(), *schema.get("$defs", {}).items()]:
@@ -56,13 +56,13 @@ def closed(schema: Json, where: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def differences(values: object, schema: Json, where: str = "") -> Iterator[str]:
-    """The values without a place in the schema, and the other way round."""
+    """The values that are missing in the schema, and vice versa."""
     if not isinstance(values, dict) or "properties" not in schema:
         return
     known = schema["properties"].keys() - {"global"}
     yield from (f"{where}{name}" for name in values.keys() ^ known)
     for name in values.keys() & known:
-        if values[name]:  # what is empty by default may be filled in
+        if values[name]:  # an empty default may be filled in
             yield from differences(values[name], schema["properties"][name], f"{where}{name}.")
 
 
@@ -77,7 +77,7 @@ def test_every_value_is_in_the_schema_and_has_a_default(chart: str) -> None:
 
 
 @both
-def test_no_object_of_ours_takes_names_that_it_does_not_know(chart: str) -> None:
+def test_no_object_of_the_schema_accepts_unknown_names(chart: str) -> None:
     loose = [where for where, part in closed(read_schema(chart)) if part.get("additionalProperties") is not False]
     assert [where for where in loose if where.rpartition(".")[2] not in FREE] == []
 
@@ -134,11 +134,11 @@ MISTAKES = {
         for mistake in mistakes
     ],
 )
-def test_value_that_is_misspelt_or_cannot_be_is_refused(chart: str, path: str, value: object) -> None:
+def test_misspelt_and_invalid_values_are_refused(chart: str, path: str, value: object) -> None:
     assert not jsonschema_rs.validator_for(read_schema(chart)).is_valid(set_value(read_values(chart), path, value))
 
 
-def test_every_setting_of_the_scheduler_can_be_set_but_what_the_chart_decides() -> None:
+def test_every_setting_of_the_scheduler_can_be_set_except_those_of_the_chart() -> None:
     settings = read_schema("gpu-scheduler")["properties"]["scheduler"]["properties"]["settings"]["properties"]
     assert settings.keys() == FIELDS.keys() - DECIDED
 

@@ -34,7 +34,7 @@ from gpu_scheduler.k8s.objects import (
     VolumeObject,
 )
 from gpu_scheduler.scheduler.translate import Translator
-from tests.unit.gangs.gang_parts import context, group
+from tests.unit.gangs.gang_fixtures import context, group
 from tests.unit.gangs.pods import GPU, READING, as_sent, node, pod
 
 T = TypeVar("T", bound=HasMetadata)

@@ -1,4 +1,4 @@
-"""Gang objects, statuses and books of gangs, for the tests of dialects."""
+"""Gang objects, statuses and registries for the tests of dialects."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Subject = TypeVar("Subject", RawObject, PodObject)
 
 NOW = 1_750_000_000.0
 THEN = "2025-06-15T15:06:40Z"
-"""NOW as the API writes it."""
+"""NOW in the format of the API."""
 LATER = NOW + 60
 SHORT = StatusMessage("NotEnoughResources", "short of 2 GPUs")
 
 
 def shape_of(spec: PodSpec, meta: Meta) -> Shape | None:
-    """A template's shape; None if something about it is wrong."""
+    """The shape of a template; None if it is invalid."""
     found = read_shape(spec, meta, GPUS)
     return None if found.gates else found.shape
 
@@ -47,7 +47,7 @@ def group(
 
 
 def status(phase: Phase, running: int = 0, waiting: int = 0, **fields: Any) -> Status:
-    """A gang of at least four."""
+    """The status of a gang with a minimum of four."""
     base: Json = {"minimum": 4, "succeeded": 0, "failed": 0} | fields
     return Status(phase, running=running, waiting=waiting, **base)
 
@@ -62,7 +62,7 @@ def tell(
     around: GangContext | None = None,
     **telling: Any,
 ) -> list[StatusPatch]:
-    """What has to be written, and a proof that nothing has to be once it is."""
+    """The patches for a status; asserts that none are left once they are applied."""
     where = around or context()
     patches = dialect_of(key).encode(key, raw, StatusUpdate(found, told, now, **telling), where)
     after = patched(raw, patches)
@@ -79,7 +79,7 @@ def patched(raw: Subject, patches: list[StatusPatch]) -> Subject:
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """A merge patch, as RFC 7386 has it."""
+    """A merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     found = dict(target) if isinstance(target, dict) else {}
@@ -92,7 +92,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def said(patches: list[StatusPatch], subresource: str = "status") -> Json:
-    """What goes to the status, or as annotations to the object itself."""
+    """The status, or the annotations, in patches."""
     for patch in patches:
         if patch.subresource == subresource:
             body = patch.body["status"] if subresource else patch.body["metadata"]["annotations"]
@@ -102,13 +102,13 @@ def said(patches: list[StatusPatch], subresource: str = "status") -> Json:
 
 
 def conditions(patches: list[StatusPatch]) -> dict[str, tuple[str, str, str]]:
-    """Status, reason and message of every condition that is sent."""
+    """Status, reason and message of every condition in patches."""
     items = said(patches).get("conditions", [])
     return {item["type"]: (item["status"], item["reason"], item["message"]) for item in items}
 
 
 def decode(key: GangKey, raw: RawObject | None, *pods: PodObject, around: GangContext | None = None) -> Gang:
-    """The gang, which must be one."""
+    """The gang, which must exist."""
     found = dialect_of(key).decode(key, raw, pods, around or context())
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""Jobs, pods and groups as the API has them, for tests of the operator."""
+"""Jobs, pods and PodGroups for tests of the operator."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def torch(
 
 
 def tf(*, run: Json | None = None, status: Json | None = None, spec: Json | None = None, **roles: int) -> ManagedJob:
-    """A TFJob with so many of each."""
+    """A TFJob with a number of replicas for each type."""
     specs = {name: replicas(number, "tensorflow") for name, number in roles.items()}
     return tensorflow.decode(raw({"tfReplicaSpecs": specs, "runPolicy": run or {}, **(spec or {})}, status=status))
 
 
 def pod(name: str, phase: str = "Running", *, code: int | None = None, restarts: int = 0, **meta: Any) -> RawObject:
-    """A pod of the job's."""
+    """A pod of the job."""
     state = {"terminated": {"exitCode": code}} if code is not None else {"running": {}}
     statuses = [{"name": box, "state": state, "restartCount": restarts} for box in ("pytorch", "tensorflow")]
     status = {"phase": phase, "containerStatuses": statuses[:1]}
@@ -71,7 +71,7 @@ def pod(name: str, phase: str = "Running", *, code: int | None = None, restarts:
 
 
 def service(name: str) -> Object:
-    """A Service of the job's."""
+    """A Service of the job."""
     return Object(Meta(name=name, namespace="team", uid=f"service-{name}", owner_references=[OwnerReference(uid=UID)]))
 
 
@@ -84,23 +84,23 @@ def group(
 
 
 def names_of(job: ManagedJob) -> list[str]:
-    """The names of all its pods."""
+    """The names of all pods of a job."""
     return [job.pod_name(role, index) for role in job.roles for index in range(role.replicas)]
 
 
 def seen(job: ManagedJob, phases: dict[str, RawObject | str], **more: Any) -> ObservedJob:
-    """What is there: some pods by name, with all Services."""
+    """What exists: some pods by name, and all Services."""
     pods = [found if isinstance(found, RawObject) else pod(name, found) for name, found in phases.items()]
     return ObservedJob(pods=pods, services=[service(name) for name in names_of(job)], **more)
 
 
 def look(job: ManagedJob, observed: ObservedJob, now: float = NOW) -> JobPlan:
-    """What has to be done."""
+    """The plan of a reconciliation."""
     return reconcile(job, observed, now)
 
 
 def status_after(job: ManagedJob, plan: JobPlan) -> Json:
-    """The job's status once the plan has been carried out."""
+    """The job's status after the plan."""
     status = deepcopy(job.status)
     for action in plan.actions:
         if isinstance(action, UpdateStatus):
@@ -133,7 +133,7 @@ def of_kind(plan: JobPlan, *kinds: type) -> list[Action]:
 
 
 def running_status(**more: Any) -> Json:
-    """The status of a job that runs since NOW."""
+    """The status of a job that has been running since NOW."""
     return {
         "startTime": format_time(NOW),
         "conditions": [
@@ -145,11 +145,11 @@ def running_status(**more: Any) -> Json:
 
 
 def over_status(kind: str, at: float = NOW, **more: Any) -> Json:
-    """The status of a job that is over."""
+    """The status of an ended job."""
     told = {"type": kind, "status": "True", "reason": f"PyTorchJob{kind}", "message": "m"}
     return {"completionTime": format_time(at), "conditions": [told], **more}
 
 
 def as_raw(found: Json) -> RawObject:
-    """An object of JSON."""
+    """An object from JSON."""
     return msgspec.convert({name: found[name] for name in ("metadata", "spec", "status") if name in found}, RawObject)
