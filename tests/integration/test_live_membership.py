@@ -198,7 +198,7 @@ def test_an_invalid_option_is_named(dialect_user: DialectUser) -> None:
     option = "gpu-scheduler.io/topology"
     train = dialect_user.start("train", 2, gpus=1, options={option: "rack"})
     message = dialect_user.live.wait_reason("train-0", option)
-    assert "'rack' is no rule" in message
+    assert "'rack' is not a rule" in message
     assert "required:rack" in message
     condition = {"1.36": "PodGroupScheduled", "1.37": "PodGroupInitiallyScheduled"}.get(dialect_user.dialect)
     if condition is not None:
