@@ -99,6 +99,11 @@ def test_only_permissions_for_kinds_that_are_served_are_needed() -> None:
     assert gang_kinds(EVERYTHING) == [VOLCANO, NEW]
 
 
+def test_no_permission_is_needed_for_a_version_that_the_scheduler_does_not_read() -> None:
+    later = Served((VOLCANO._replace(version="v9"),))
+    assert not [one for one in needed_permissions(later, SYSTEM) if "podgroups" in one.resource]
+
+
 def test_the_webhook_needs_only_its_own_secret_and_configurations() -> None:
     assert [str(one) for one in webhook_permissions(SYSTEM)] == [
         "list nodes",

@@ -109,7 +109,9 @@ def operator_group_rights(groups: Resource) -> tuple[Right, ...]:
 
 def needed_permissions(served: Served, system: str) -> list[Permission]:
     """Returns everything the scheduler does, as far as the cluster serves the kinds."""
-    custom = [right for right in (*SCHEDULER_GANGS, *SCHEDULER_JOBS, *SCHEDULER_QUEUES) if _is_served(right, served)]
+    read = {(kind.group, kind.plural) for kind in gang_kinds(served)}  # in a version that the scheduler reads
+    gangs = [right for right in SCHEDULER_GANGS if (right.group, right.plural) in read]
+    custom = [right for right in (*gangs, *SCHEDULER_JOBS, *SCHEDULER_QUEUES) if _is_served(right, served)]
     own = [right for right in SCHEDULER_OWN if right.group != PLACEMENTS.group or _is_served(right, served)]
     return list(dict.fromkeys([*_expand((*SCHEDULER, *custom)), *_expand(own, system)]))
 
