@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpu_scheduler.cli.render.explain import ExplainPage, draw_page, make_page
 from gpu_scheduler.core.events import NodeSeen
-from gpu_scheduler.core.model import GangKey, Gate, GateKind, Queue, Taint, TaintEffect, TopologyRule
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import GangKey, Gate, GateKind, PodPhase, Queue, Taint, TaintEffect, TopologyRule
 from gpu_scheduler.k8s.objects import Meta
 from tests.unit.cli.scenes import GPU, NOW, Scene, a_node, plain, shape_of
 
@@ -217,3 +218,28 @@ def test_a_misspelt_annotation_is_a_warning() -> None:
     )
     assert page.as_json(NOW)["warnings"] == [warning]
     assert f"Warnings\n  - {warning}\n" in plain(draw_page(page, NOW, None))
+
+
+def test_only_the_first_in_line_is_told_that_it_starts_when_another_gang_ends() -> None:
+    scene = Scene(a_node("node1", 2))
+    scene.runs("busy", "node1", (0, 1), shape=shape_of(2))
+    keys = [scene.gang(name, 1, created=NOW - 9 + age) for age, name in enumerate(("first", "second"))]
+    for key in keys:
+        scene.pod(f"{key.name}-0", shape_of(2), key, created=NOW - 5)
+    engine = scene.look()
+    first, second = (make_page(engine, key, NOW) for key in keys)
+    assert first is not None
+    assert second is not None
+    assert "It starts when team/busy ends." in first.helps
+    expected = "It would fit when team/busy ends. team/first is first in line and starts before it."
+    assert expected in second.helps
+    assert second.as_json(NOW)["first_in_line"] == "team/first"
+
+
+def test_a_gang_that_failed_has_no_earliest_start() -> None:
+    scene = Scene(a_node("node1", 2))
+    key = scene.gang("broken", 1)
+    scene.pod("broken-0", shape_of(1), key, node="node1", phase=PodPhase.FAILED)
+    page = page_of(scene, key)
+    assert page.report.phase is Phase.FAILED
+    assert "Earliest start" not in plain(draw_page(page, NOW, None))

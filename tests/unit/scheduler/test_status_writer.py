@@ -638,3 +638,16 @@ async def _no_notes(at: Desk, name: str) -> bool:
 
 async def _pod_note(at: Desk, name: str) -> str | None:
     return ((await at.refresh(name)).metadata.annotations or {}).get(NOTES)
+
+
+async def test_a_pod_of_a_gang_with_reserved_slots_gets_a_normal_event() -> None:
+    async with desk() as at:
+        key = await at.add_group()
+        await at.add_pod("train-0")
+        at.tell(key, status(Phase.RESERVED, notes=Notes(admitted_at=at.now), waiting=1))
+        events = await until(lambda: _events_on(at, "Pod/train-0"))
+        assert [event[1:3] for event in events] == [("Normal", "Reserved")]
+
+
+async def _events_on(at: Desk, name: str) -> list[tuple[str, str, str, str, int]]:
+    return [event for event in await at.events() if event[0] == name]

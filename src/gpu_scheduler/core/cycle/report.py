@@ -101,6 +101,7 @@ class Reporter:
         self.dry_run = dry_run
         self._holders: dict[Scarce, tuple[float, tuple[Holder, ...]]] = {}
         self._refusals: dict[object, tuple[float, Unplaceable | None]] = {}
+        self._loans: dict[object, tuple[float, tuple[Loan, ...]]] = {}
         self._order: tuple[float, list[GangKey], dict[GangKey, int]] = (-math.inf, [], {})
 
     def report(self, key: GangKey, now: float) -> GangReport | None:
@@ -130,7 +131,7 @@ class Reporter:
             starts=starts,
             evicts=evicts,
             holders=self._find_holders(record, status, now),
-            loans=tuple(loans_to(state, record, status.refusal, now)),
+            loans=self._find_loans(record, status, facts, now),
             waiting_uids=frozenset(p.uid for p in record.members.values() if _waits(p) and p.uid not in binds),
             gate=gated.gates[0] if gated is not None else None,
             gated=gated.name if gated is not None else "",
@@ -236,7 +237,8 @@ class Reporter:
     def _positions(self, now: float) -> tuple[list[GangKey], dict[GangKey, int]]:
         """Every waiting gang in order, and the place of each, counted from 1."""
         at, order, positions = self._order
-        if now - at > _FRESH or len(order) != len(self._state.queue):
+        # A queue that changes all the time is not sorted for every report.
+        if now - at > _FRESH or (self.dry_run and len(order) != len(self._state.queue)):
             order = self._state.queue.in_order(self._state.share)
             positions = {key: place for place, key in enumerate(order, 1)}
             self._order = (now, order, positions)
@@ -253,6 +255,19 @@ class Reporter:
             found = tuple(holder for holder in every if not self._is_placed_on_paper(holder))[:5]
             if shared:
                 self._holders[scarce] = (now, found)
+        return found
+
+    def _find_loans(self, record: GangRecord, status: Status, facts: GangFacts, now: float) -> tuple[Loan, ...]:
+        """What other queues borrow of what the gang's queue is entitled to; gangs that ask for the same share it."""
+        if record.gang is None or scarce_resource(self._state, record, status.refusal) is None:
+            return ()
+        shared = (status.refusal, self._state.queue.signature_of(record.key), bool(facts.ready))
+        at, found = self._loans.get(shared, (-math.inf, ()))
+        if now - at > _FRESH:
+            found = tuple(loans_to(self._state, record, status.refusal, now))
+            if len(self._loans) > _MAX_CACHED:
+                self._loans.clear()
+            self._loans[shared] = (now, found)
         return found
 
     def _is_placed_on_paper(self, holder: Holder) -> bool:
