@@ -104,13 +104,14 @@ def set_ready(live: Live, node: str, status: str) -> None:
 
 def wait_any_event(live: Live, reason: str, pattern: str = "") -> str:
     """Waits for an Event of a reason about anything in the namespace; returns its message."""
+    return eventually(lambda: any_event(live, reason, pattern), f"an Event {reason} with {pattern!r}")
 
-    def look() -> str:
-        events = live.ask("GET", live.path("Event"))["items"]
-        said = [one["message"] for one in events if one["reason"] == reason]
-        return next((text for text in said if re.search(pattern, text)), "")
 
-    return eventually(look, f"an Event {reason} with {pattern!r}")
+def any_event(live: Live, reason: str, pattern: str = "") -> str:
+    """The message of an Event of a reason about anything in the namespace, or nothing."""
+    events = live.ask("GET", live.path("Event"))["items"]
+    said = [one["message"] for one in events if one["reason"] == reason]
+    return next((text for text in said if re.search(pattern, text)), "")
 
 
 def wait_phase(live: Live, phase: str, *names: str) -> None:

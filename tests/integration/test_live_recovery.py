@@ -16,6 +16,7 @@ from tests.integration.scenes import (
     FORSAKE,
     annotated,
     annotation,
+    any_event,
     evict,
     force,
     machine,
@@ -361,14 +362,16 @@ def test_a_gang_that_its_node_rejects_is_retried_with_backoff(
         events = live.ask("GET", live.path("Event"))["items"]
         return sum(one.get("count", 1) for one in events if one["reason"] == reason)
 
-    def refused_at_last() -> int:
+    def refused_at_least(count: int) -> int:
+        """The number of refusals once there are so many. The node claims its CPUs anew at every look: when its kubelet
+        reports, they are gone, and then the gang waits for room instead of for its next try."""
         overstate(live, **claimed)
-        return refused()
+        return found if (found := refused()) >= count else 0
 
-    eventually(refused_at_last, f"an Event {reason}")
-    wait_any_event(live, "FailedScheduling", "the last start failed")
+    eventually(lambda: refused_at_least(1), f"an Event {reason}")
+    eventually(lambda: refused_at_least(1) and any_event(live, "FailedScheduling", "the last start failed"))
     # Both pods of three attempts, between which there are pauses.
-    tries = eventually(lambda: refused() if refused() >= 6 else 0, "more tries") / 2
+    tries = eventually(lambda: refused_at_least(6), "more tries") / 2
     # With pauses of 2, 4, 8, ... seconds so many attempts take at least this long; the first report may be late.
     assert time.monotonic() - begun >= 2 ** (tries - 1) - 2
     assert scheduler.is_alive()
