@@ -41,6 +41,7 @@ CARRY, LEASE, INTENTS = (
 COMMIT = "tests/unit/scheduler/test_committer.py"
 CLIENT, INFORMER = "tests/unit/k8s/test_client.py", "tests/unit/k8s/test_informer.py"
 SCHEDULER = "tests/unit/scheduler/test_scheduler.py"
+CEILINGS = "tests/unit/gangs/test_ceilings.py"
 DEATHS = "tests/protocol/test_crash_points.py"
 
 GANGS = (
@@ -262,6 +263,33 @@ DEVICES = (
         "bind.uid, effect.version, annotations)",
         "bind.uid, effect.version, {})",
         (CARRY, DEATHS),
+    ),
+    Bug(
+        "The devices of a vanished pod stay unavailable for the grace period that its tenant wrote",
+        "terminationGracePeriodSeconds may be 31 years",
+        "src/gpu_scheduler/core/cycle/observe.py",
+        "now + min(pod.grace, state.config.max_grace) + state.config.quarantine",
+        "now + pod.grace + state.config.quarantine",
+        (ENGINE,),
+        "its pods have short grace periods",
+    ),
+    Bug(
+        "A priority class that a namespace may not use raises its groups",
+        "a PodGroup's priorityClassName outranks that of its pods",
+        "src/gpu_scheduler/gangs/ceilings.py",
+        "        return replace(gang, priority=None, problem=gang.problem or problem)",
+        "        return replace(gang, priority=priority, problem=gang.problem)",
+        (CEILINGS,),
+        "it has no priority classes",
+    ),
+    Bug(
+        "A pod that names a priority class which its namespace may not use is scheduled",
+        "the webhook may be absent when the pod is created",
+        "src/gpu_scheduler/scheduler/decoding/decode.py",
+        "        gates = (*wrong, *unclear, *barred, *_pod_gates(raw), *volumes.gates)",
+        "        gates = (*wrong, *unclear, *_pod_gates(raw), *volumes.gates)",
+        (CEILINGS,),
+        "it has no priority classes",
     ),
     Bug(
         "An Event that fails for a moment is never written",

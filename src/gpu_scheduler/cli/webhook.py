@@ -99,6 +99,7 @@ def _make_policy(settings: Settings, flags: dict[str, Any]) -> AdmissionPolicy:
         inject=not flags["no_inject"],
         deny=frozenset(map(Denial, flags["deny"])),
         scheduler_account=account or f"system:serviceaccount:{settings.namespace}:gpu-scheduler",
+        ceilings=settings.ceilings,
     )
 
 

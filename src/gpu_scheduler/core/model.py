@@ -247,6 +247,7 @@ class GateKind(Enum):
     MISSING_CLAIM = "missing-claim"
     BAD_MAP = "bad-map"
     BAD_REQUEST = "bad-request"
+    NOT_ALLOWED = "not-allowed"
 
 
 @dataclass(frozen=True, slots=True)

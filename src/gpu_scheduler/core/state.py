@@ -34,6 +34,7 @@ class Config:
     nominate: float = 600.0
     refused_for: float = 60.0
     quarantine: float = 30.0
+    max_grace: float = 3600.0
     retry: float = 1.0
     longest_back_off: float = 60.0
     max_open_binds: int = 2000

@@ -18,6 +18,7 @@ from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, NODE
 from gpu_scheduler.core.state import Config
+from gpu_scheduler.gangs.ceilings import Ceilings
 from gpu_scheduler.gangs.contract import SYSTEM
 from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.k8s.health import split_address
@@ -40,6 +41,11 @@ LabelKey = Annotated[str, Meta(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([\w.-
 Names = Annotated[tuple[Name, ...], Meta(min_length=1, description="a list of names, such as [gpu-scheduler]")]
 Resources = Annotated[
     tuple[LabelKey, ...], Meta(min_length=1, description="a list of resource names, such as [nvidia.com/gpu]")
+]
+Namespace = Annotated[str, Meta(pattern=r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$")]
+PriorityClasses = Annotated[
+    dict[Namespace, tuple[Name, ...]],
+    Meta(description='lists of priority classes by namespace, such as {team-a: [low], "*": [low, high]}'),
 ]
 LogFormat = Annotated[Literal["console", "json"], Meta(description="console or json")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="debug, info, warning or error")]
@@ -85,6 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nominate: PositiveSeconds = _field("nominateSeconds", _CORE.nominate)
     refused_for: Seconds = _field("refusedForSeconds", _CORE.refused_for)
     quarantine: Seconds = _field("quarantineSeconds", _CORE.quarantine)
+    max_grace: Seconds = _field("maxGraceSeconds", _CORE.max_grace)
+    priority_classes: PriorityClasses = msgspec.field(default_factory=dict)
     longest_back_off: PositiveSeconds = _field("longestBackOffSeconds", _CORE.longest_back_off)
     max_open_binds: Count = _CORE.max_open_binds
     in_flight: Count = 64
@@ -109,9 +117,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             nominate=self.nominate,
             refused_for=self.refused_for,
             quarantine=self.quarantine,
+            max_grace=self.max_grace,
             longest_back_off=self.longest_back_off,
             max_open_binds=self.max_open_binds,
         )
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """What pods and groups of tenants may say."""
+        classes = {namespace: frozenset(names) for namespace, names in self.priority_classes.items()}
+        return Ceilings(self.max_grace, classes)
 
 
 FIELDS = {field.encode_name: field for field in msgspec.structs.fields(Settings)}

@@ -61,17 +61,18 @@ Kind = tuple[Resource, type[Any], Handler]
 
 
 def make_translator(settings: Settings, owners: Owners | None = None) -> Translator:
-    """Builds a translator with the scheduler names, GPU resources and topology levels of the settings."""
-    names, gpus = frozenset(settings.scheduler_names), settings.core.gpu_resources
+    """Builds a translator with the scheduler names, GPU resources, topology levels and ceilings of the settings."""
+    names, gpus, ceilings = frozenset(settings.scheduler_names), settings.core.gpu_resources, settings.ceilings
 
     def shape_of(spec: Any, meta: Any) -> Any:
         shaped = read_shape(spec, meta, gpus)
         return shaped.shape if not shaped.gates else None
 
-    context = GangContext(names, levels=tuple(name for name, _ in settings.core.levels), shape_of=shape_of)
+    levels = tuple(name for name, _ in settings.core.levels)
+    context = GangContext(names, levels=levels, shape_of=shape_of, ceilings=ceilings)
     if owners is not None:
         context.owner_of = owners.find
-    return Translator(DecodeOptions(names, gpus), GangRegistry(context), QueueRegistry())
+    return Translator(DecodeOptions(names, gpus, ceilings), GangRegistry(context), QueueRegistry())
 
 
 def required_kinds(translator: Translator) -> list[Kind]:

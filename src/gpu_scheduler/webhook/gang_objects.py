@@ -1,4 +1,4 @@
-"""Checks of gang objects (PodGroups, Workloads): their minimums and their annotations."""
+"""Checks of gang objects (PodGroups, Workloads): their minimums, priority classes and annotations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_gang_object(dialect: Dialect, raw: RawObject, policy: AdmissionPolicy)
     if groups > _MAX_POD_GROUPS:
         found.refuse(f"spec.podGroups: {groups} are too many; write at most {_MAX_POD_GROUPS}")
         return found
-    context = GangContext(policy.scheduler_names)
+    context = GangContext(policy.scheduler_names, ceilings=policy.ceilings)
     for key in _gang_keys(dialect, raw):
         gang = None if dialect.is_individual(key, raw) else dialect.decode(key, raw, (), context)
         if gang is not None and gang.problem:

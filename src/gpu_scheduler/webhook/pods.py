@@ -69,6 +69,7 @@ def _check_pod(
             found.refuse(*format_mistakes(find_map_errors(text)))
         else:
             _check_node(text, pod_index(pod.metadata), nodes, found)
+    found.refuse(*policy.ceilings.find_problems(pod.metadata.namespace, pod.spec))
     _check_gang(pod, found)
     if nodes is not None:
         found.warn(*_unknown_resources(pod.spec, nodes.resources))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from gpu_scheduler.gangs.ceilings import NO_CEILINGS, Ceilings
 from gpu_scheduler.gangs.contract import SYSTEM
 
 
@@ -22,7 +23,7 @@ class AdmissionPolicy:
 
     `scheduler_names` are the schedulerNames that this scheduler serves, `gpu_resources` the resources that are GPUs.
     `inject` sets the variable also in pods without a device map. `scheduler_account` is the only user that may write
-    reserved annotations.
+    reserved annotations. `ceilings` are what tenants may write.
     """
 
     scheduler_names: frozenset[str]
@@ -30,3 +31,4 @@ class AdmissionPolicy:
     inject: bool = True
     deny: frozenset[Denial] = frozenset()
     scheduler_account: str = f"system:serviceaccount:{SYSTEM}:gpu-scheduler"
+    ceilings: Ceilings = NO_CEILINGS

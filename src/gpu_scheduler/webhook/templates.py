@@ -84,6 +84,7 @@ def check_template_owner(owner: TemplateOwner, policy: AdmissionPolicy, nodes: K
         found.add(template.field, check_template(template.pod, template.containers, policy, nodes))
         _check_indices(owner, template, found)
     _check_minimums(owner, templates, found)
+    _check_priority_class(owner, policy, found)
     return found
 
 
@@ -201,6 +202,15 @@ def _check_gang_min(template: PodTemplate, total: int, found: Findings) -> None:
 def _check_reachable(field: str, minimum: object, total: int, found: Findings) -> None:
     if read_count(minimum, 0) > total:
         found.refuse(f"{field}: {minimum} pods must start together, but there are {total}; write at most {total}")
+
+
+def _check_priority_class(owner: TemplateOwner, policy: AdmissionPolicy, found: Findings) -> None:
+    """Refuses a priority class of the object's own PodGroup that its namespace may not use."""
+    namespace = str(as_dict(owner.body.get("metadata")).get("namespace") or "")
+    declared = owner.kind.priority_class(owner.body)
+    problem = policy.ceilings.find_class_problem(namespace, declared.name, declared.field)
+    if problem:
+        found.refuse(problem)
 
 
 def _is_controlled(owner: TemplateOwner) -> bool:

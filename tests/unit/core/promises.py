@@ -64,7 +64,7 @@ class Promises:
         if isinstance(event, PodGone):
             pod = self.world.gone.get(event.uid) if event.uid in self.world.seen_pods else None
             if pod is not None and pod.live and pod.devices and pod.ours and not pod.permanent:
-                until = self.world.now + pod.grace + self.world.config.quarantine
+                until = self.world.now + min(pod.grace, self.world.config.max_grace) + self.world.config.quarantine
                 self.ghosts[pod.uid] = Holder(pod, pod.node or "", pod.devices), until
 
     def holders(self) -> dict[str, Holder]:

@@ -786,6 +786,18 @@ def test_devices_of_a_pod_deleted_without_an_observed_end_are_quarantined() -> N
     assert world.pods["b"].node == "n0"
 
 
+def test_a_quarantine_lasts_no_longer_than_the_ceiling_of_grace_periods() -> None:
+    world = a_world(1, config=Config(max_grace=600.0, quarantine=30.0))
+    world.create(a_pod("a", grace=1e9))
+    world.settle()
+    world.remove_pod("a")
+    world.create(a_pod("b"))
+    world.pass_time(629)
+    assert world.pods["b"].node is None
+    world.pass_time(2)
+    assert world.pods["b"].node == "n0"
+
+
 def _commit_and_delete(*, in_a_gap: bool, bound: bool = True) -> World:
     """A pod with a committed bind is deleted before it is observed bound, and another pod waits for its GPU."""
     world = a_world(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.core.state import Config
+from gpu_scheduler.gangs.ceilings import Ceilings
 from gpu_scheduler.scheduler.settings import FIELDS, SettingsError, load_settings
 
 
@@ -50,12 +51,16 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
         gangs: false
         gpuResources: [amd.com/gpu]
         quarantineSeconds: 0
+        maxGraceSeconds: 60
+        priorityClasses: {team-a: [low], "*": []}
         """,
     )
     settings = load_settings(file)
     assert settings.scheduler_names == ("gpu-scheduler", "volcano")
     core = settings.core
     assert (core.hold, core.gangs, core.gpu_resources, core.quarantine) == (60.0, False, ("amd.com/gpu",), 0.0)
+    assert core.max_grace == 60.0
+    assert settings.ceilings == Ceilings(60.0, {"team-a": frozenset({"low"}), "*": frozenset()})
     assert core.levels == (("zone", "topology.kubernetes.io/zone"), ("block", "example.com/block"))
 
 
@@ -82,6 +87,7 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         inFlight: 1.5
         logFormat: xml
         leaseName: Not A Name
+        priorityClasses: {Team A: [low]}
         """,
     )
     assert problems(file) == [
@@ -94,6 +100,8 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         "inFlight: must be a whole number from 1 to 100000, not 1.5",
         "logFormat: must be console or json, not 'xml'",
         "leaseName: must be a name such as gpu-scheduler, not 'Not A Name'",
+        "priorityClasses: must be lists of priority classes by namespace, such as "
+        """{team-a: [low], "*": [low, high]}, not {'Team A': ['low']}""",
     ]
 
 

@@ -122,7 +122,8 @@ def _give_up_unfit_binds(state: State, node: str, now: float) -> list[Effect]:
 
 
 def on_pod_deleted(state: State, event: PodGone, now: float) -> list[Effect]:
-    """Removes a pod. Unless its end was observed, its devices stay quarantined for its grace period and longer."""
+    """Removes a pod. Unless its end was observed, its devices stay quarantined for its grace period, up to the ceiling,
+    and longer."""
     pod = state.pods.pop(event.uid, None)
     if pod is None:
         return []
@@ -139,7 +140,7 @@ def on_pod_deleted(state: State, event: PodGone, now: float) -> list[Effect]:
     _leave_gang(state, pod)
     usage = state.cluster.usage.get(pod.uid)
     if may_run and usage is not None and usage.devices:
-        state.quarantined[pod.uid] = now + pod.grace + state.config.quarantine
+        state.quarantined[pod.uid] = now + min(pod.grace, state.config.max_grace) + state.config.quarantine
     else:
         state.vacate(pod.uid)
     return []

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
+from gpu_scheduler.gangs.ceilings import NO_CEILINGS, Ceilings
 from gpu_scheduler.gangs.options import queue_of
 from gpu_scheduler.gangs.rights import WATCH, Right
 from gpu_scheduler.gangs.roles import role_of
@@ -77,7 +78,8 @@ class GangContext:
 
     `resources` maps each dialect to the served version of its object, if any. `levels` are the names of the topology
     levels, widest first. `owner_of` returns the object of an owner reference: {} while it is being fetched, None if it
-    cannot be read. `shape_of` decodes a pod template and returns None for an invalid one.
+    cannot be read. `shape_of` decodes a pod template and returns None for an invalid one. `ceilings` are what tenants
+    may write.
     """
 
     scheduler_names: frozenset[str]
@@ -87,6 +89,7 @@ class GangContext:
     priority_classes: Mapping[str, int] = field(default_factory=dict)
     shape_of: Callable[[PodSpec, Meta], Shape | None] = _no_shape
     owner_of: Callable[[str, OwnerReference], Json | None] = _no_owner
+    ceilings: Ceilings = NO_CEILINGS
 
 
 class GroupRequest(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Gang, GangKey, TopologyRule
+from gpu_scheduler.gangs.ceilings import with_priority
 from gpu_scheduler.gangs.conditions import (
     Condition,
     change_status,
@@ -36,14 +37,6 @@ INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
 DISRUPTED = "DisruptionTarget"
 BELOW_MINIMUM = f"{GROUP}/BelowMinimum"
 TIMED_OUT = f"{GROUP}/SchedulingTimeout"
-
-
-def native_priority(raw: RawObject, context: GangContext) -> int | None:
-    """Returns the priority of a group, by number or by class; None if it has none."""
-    priority = raw.spec.get("priority")
-    if isinstance(priority, int):
-        return priority
-    return context.priority_classes.get(str(raw.spec.get("priorityClassName") or ""))
 
 
 class PodGroups(Dialect):
@@ -79,11 +72,11 @@ class PodGroups(Dialect):
             key,
             minimum=minimum,
             roles=rank_roles((), pods),
-            priority=native_priority(raw, context),
             created=created_at(raw.metadata),
             topology=tuple(_read_constraints(raw)),
             problem=problem,
         )
+        gang = with_priority(gang, raw.spec, context.priority_classes, context.ceilings, raw.spec.get("priority"))
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
 
     def encode(

@@ -27,6 +27,7 @@ from uuid import uuid4
 from gpu_scheduler.core.lifecycle import Phase, Status
 from gpu_scheduler.core.model import Gang, GangKey, Role, TopologyRule
 from gpu_scheduler.core.reasons import Reason
+from gpu_scheduler.gangs.ceilings import with_priority
 from gpu_scheduler.gangs.conditions import (
     Condition,
     change_status,
@@ -127,7 +128,6 @@ class Volcano(PodGroupDialect):
         gang = Gang(
             key,
             queue=read_queue(str(spec.get("queue") or "")),
-            priority=context.priority_classes.get(str(spec.get("priorityClassName") or "")),
             created=created_at(raw.metadata),
             topology=tuple(_read_topology(spec, context.levels)),
         )
@@ -135,6 +135,7 @@ class Volcano(PodGroupDialect):
             gang = _with_members(gang, raw, pods, context)
         except BadOptionError as error:
             gang = replace(gang, problem=str(error))
+        gang = with_priority(gang, spec, context.priority_classes, context.ceilings)
         return with_notes(with_options(gang, raw.metadata.annotations), raw.metadata.annotations)
 
     def encode(

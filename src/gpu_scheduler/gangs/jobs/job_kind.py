@@ -31,6 +31,13 @@ class DeclaredMinimum(NamedTuple):
     pods: int
 
 
+class DeclaredPriority(NamedTuple):
+    """The priority class of the PodGroup that a controller creates for a job, and the job's field that names it."""
+
+    field: str = ""
+    name: str = ""
+
+
 class JobKind:
     """One kind of object that creates pods. A new kind is one file like `volcano_job.py` and an entry in the table."""
 
@@ -72,6 +79,10 @@ class JobKind:
     def minimums(self, job: Json) -> Iterator[DeclaredMinimum]:
         """Yields the minimums that the job's own fields declare."""
         return iter(())
+
+    def priority_class(self, job: Json) -> DeclaredPriority:
+        """Returns the priority class of the job's PodGroup; an empty one where the job cannot name one."""
+        return DeclaredPriority()
 
 
 class SingleTemplateKind(JobKind):

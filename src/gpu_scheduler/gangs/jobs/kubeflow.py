@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_scheduler.gangs.jobs.job_kind import DeclaredMinimum, JobKind, RoleTemplate, read_count
+from gpu_scheduler.gangs.jobs.job_kind import DeclaredMinimum, DeclaredPriority, JobKind, RoleTemplate, read_count
 from gpu_scheduler.gangs.options import as_dict
 from gpu_scheduler.k8s.objects import Json
 
@@ -38,6 +38,15 @@ class KubeflowJobs(JobKind):
 
     def minimums(self, job: Json) -> Iterator[DeclaredMinimum]:
         """Yields `minAvailable` of the scheduling policy."""
-        policy = as_dict(as_dict(as_dict(job.get("spec")).get("runPolicy")).get("schedulingPolicy"))
         total = sum(template.replicas for template in self.templates(job))
-        yield DeclaredMinimum("spec.runPolicy.schedulingPolicy.minAvailable", policy.get("minAvailable"), total)
+        minimum = _scheduling_policy(job).get("minAvailable")
+        yield DeclaredMinimum("spec.runPolicy.schedulingPolicy.minAvailable", minimum, total)
+
+    def priority_class(self, job: Json) -> DeclaredPriority:
+        """Returns the priority class of the scheduling policy."""
+        name = str(_scheduling_policy(job).get("priorityClass") or "")
+        return DeclaredPriority("spec.runPolicy.schedulingPolicy.priorityClass", name)
+
+
+def _scheduling_policy(job: Json) -> Json:
+    return as_dict(as_dict(as_dict(job.get("spec")).get("runPolicy")).get("schedulingPolicy"))

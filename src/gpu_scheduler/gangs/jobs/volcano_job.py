@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_scheduler.gangs.jobs.job_kind import DeclaredMinimum, JobKind, RoleTemplate, read_count
+from gpu_scheduler.gangs.jobs.job_kind import DeclaredMinimum, DeclaredPriority, JobKind, RoleTemplate, read_count
 from gpu_scheduler.gangs.options import as_dict, quote
 from gpu_scheduler.k8s.objects import Json
 
@@ -34,6 +34,10 @@ class VolcanoJobs(JobKind):
         for number, task in _tasks(job):
             field, replicas = f"spec.tasks[{number}].minAvailable", read_count(task.get("replicas"))
             yield DeclaredMinimum(field, task.get("minAvailable"), replicas)
+
+    def priority_class(self, job: Json) -> DeclaredPriority:
+        """Returns the job's `priorityClassName`."""
+        return DeclaredPriority("spec.priorityClassName", str(as_dict(job.get("spec")).get("priorityClassName") or ""))
 
 
 def _tasks(job: Json) -> Iterator[tuple[int, Json]]:

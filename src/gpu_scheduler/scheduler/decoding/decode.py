@@ -9,6 +9,7 @@ from typing import Final
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.model import Failure, Gate, GateKind, Node, Pod, PodPhase, Shape, Taint, TaintEffect
+from gpu_scheduler.gangs.ceilings import NO_CEILINGS, Ceilings
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, ATTEMPT, DEVICES, UNHEALTHY_DEVICES
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.pods.annotations import read_devices
@@ -24,15 +25,17 @@ from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _PHASES: Final = {phase.value: phase for phase in PodPhase}
 _EFFECTS: Final = {effect.value: effect for effect in TaintEffect}
+_DEFAULT_GRACE: Final = 30
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """Settings of decoding: the scheduler names that are ours, and the names of GPU resources."""
+    """Settings of decoding: the scheduler names that are ours, the names of GPU resources, what tenants may write."""
 
     scheduler_names: frozenset[str]
     gpu_resources: tuple[str, ...]
+    ceilings: Ceilings = NO_CEILINGS
 
 
 def decode_pod(
@@ -51,10 +54,10 @@ def decode_pod(
         if volumes.terms:
             shape = with_volumes(shape, volumes.terms)
         unclear = (Gate(GateKind.BAD_REQUEST, member.problem),) if member.problem else ()
-        gates = (*wrong, *unclear, *_pod_gates(raw), *volumes.gates)
+        barred = _forbidden(raw, options.ceilings) if ours else ()
+        gates = (*wrong, *unclear, *barred, *_pod_gates(raw), *volumes.gates)
     owner = _controller(meta)
     deadline = spec.active_deadline_seconds
-    grace = spec.termination_grace_period_seconds
     return Pod(
         uid=meta.uid,
         namespace=meta.namespace,
@@ -69,7 +72,7 @@ def decode_pod(
         devices=_devices(annotations, shape) if node is not None else None,
         attempt=attempt_of(meta),
         version=meta.resource_version,
-        priority=spec.priority or 0,
+        priority=_priority(raw, options),
         preempts=spec.preemption_policy != "Never",
         queue=member.queue,
         created=parse_time(meta.creation_timestamp) or 0.0,
@@ -80,11 +83,31 @@ def decode_pod(
         deleting=meta.deletion_timestamp is not None,
         gates=gates,
         nominated_node=(status.nominated_node_name or None) if not ours else None,
-        grace=30.0 if grace is None else float(grace),
+        grace=_grace(raw),
         started=parse_time(status.start_time),
         deadline=None if deadline is None else float(deadline),
         failure=_failure(raw) if status.phase == PodPhase.FAILED.value else None,
     )
+
+
+def _forbidden(raw: PodObject, ceilings: Ceilings) -> tuple[Gate, ...]:
+    """Gates for what the administrator does not allow in this namespace."""
+    problems = ceilings.find_problems(raw.metadata.namespace, raw.spec)
+    return tuple(Gate(GateKind.NOT_ALLOWED, problem) for problem in problems)
+
+
+def _priority(raw: PodObject, options: DecodeOptions) -> int:
+    """The priority of a pod; one that its namespace may not use raises no pod of ours above 0."""
+    priority = raw.spec.priority or 0
+    ours = raw.spec.scheduler_name in options.scheduler_names
+    barred = ours and options.ceilings.find_priority_problem(raw.metadata.namespace, raw.spec)
+    return min(priority, 0) if barred else priority
+
+
+def _grace(raw: PodObject) -> float:
+    """How long a pod may take to end: its own grace period, or a longer one that its deletion asked for."""
+    own, asked = raw.spec.termination_grace_period_seconds, raw.metadata.deletion_grace_period_seconds
+    return float(max(_DEFAULT_GRACE if own is None else own, asked or 0))
 
 
 def _failure(raw: PodObject) -> Failure:

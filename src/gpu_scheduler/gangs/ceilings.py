@@ -1,0 +1,97 @@
+"""Ceilings: what an administrator allows tenants to write in pods and groups, and the lines about anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpu_scheduler.base.text import join
+from gpu_scheduler.core.model import Gang
+from gpu_scheduler.core.state import Config
+from gpu_scheduler.gangs.options import quote
+from gpu_scheduler.k8s.objects import Json, PodSpec
+
+OTHER_NAMESPACES = "*"
+"""Stands for every namespace that `priority_classes` does not name."""
+
+_MAX_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The longest grace period of a pod in seconds, and the priority classes that each namespace may use.
+
+    A namespace that `priority_classes` covers neither by name nor by "*" may use every class.
+    """
+
+    max_grace: float = Config().max_grace
+    priority_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def classes_of(self, namespace: str) -> frozenset[str] | None:
+        """Returns the priority classes that a namespace may use; None for all."""
+        found = self.priority_classes.get(namespace)
+        return found if found is not None else self.priority_classes.get(OTHER_NAMESPACES)
+
+    def find_class_problem(self, namespace: str, name: str, field: str) -> str:
+        """Returns the problem of a priority class that a namespace may not use, or ""."""
+        allowed = self.classes_of(namespace)
+        if not name or allowed is None or name in allowed:
+            return ""
+        return f"{field}: {quote(name)} may not be used in this namespace; {_right(allowed)}"
+
+    def find_number_problem(self, namespace: str, priority: int, name: str, field: str) -> str:
+        """Returns the problem of a priority above 0 that no class stands for, or ""."""
+        allowed = self.classes_of(namespace)
+        if allowed is None or name or priority <= 0:
+            return ""
+        return f"{field}: {quote(priority)} without a class may not be used in this namespace; {_right(allowed)}"
+
+    def find_priority_problem(self, namespace: str, spec: PodSpec) -> str:
+        """Returns the problem of a pod's priority, or ""."""
+        name = spec.priority_class_name
+        return self.find_class_problem(namespace, name, "spec.priorityClassName") or self.find_number_problem(
+            namespace, spec.priority or 0, name, "spec.priority"
+        )
+
+    def find_grace_problem(self, spec: PodSpec) -> str:
+        """Returns the problem of a grace period that is too long, or ""."""
+        grace = spec.termination_grace_period_seconds
+        if grace is None or grace <= self.max_grace:
+            return ""
+        what = f"{quote(grace)} is longer than pods may take to end here"
+        return f"spec.terminationGracePeriodSeconds: {what}; write at most {self.max_grace:g}"
+
+    def find_problems(self, namespace: str, spec: PodSpec) -> Iterator[str]:
+        """Yields a line for each field of a pod of ours that is not allowed."""
+        yield from filter(None, (self.find_grace_problem(spec), self.find_priority_problem(namespace, spec)))
+
+
+NO_CEILINGS = Ceilings()
+"""The default: grace periods have their default ceiling, and every priority class may be used."""
+
+
+def with_priority(
+    gang: Gang, spec: Json, classes: Mapping[str, int], ceilings: Ceilings, number: object = None
+) -> Gang:
+    """Returns the gang with the priority of its group, by number or by class; None if the group has none.
+
+    One that its namespace may not use does not count, and makes the gang invalid.
+    """
+    namespace, name = gang.key.namespace, str(spec.get("priorityClassName") or "")
+    problem = ceilings.find_class_problem(namespace, name, "spec.priorityClassName")
+    priority = classes.get(name)
+    if isinstance(number, int):
+        problem = problem or ceilings.find_number_problem(namespace, number, name, "spec.priority")
+        # The number of a group must be that of its class: the class is what the administrator allows.
+        restricted = ceilings.classes_of(namespace) is not None
+        priority = min(number, classes.get(name, 0)) if restricted else number
+    if problem:
+        return replace(gang, priority=None, problem=gang.problem or problem)
+    return replace(gang, priority=priority)
+
+
+def _right(allowed: frozenset[str]) -> str:
+    """What would be right."""
+    if not allowed:
+        return "leave it out"
+    return f"write {join(sorted(allowed), _MAX_LISTED)}, or leave it out"

@@ -1,0 +1,142 @@
+"""Ceilings: what pods and groups of a namespace may say, in every dialect, and what the scheduler does otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.core.model import GangKey, Gate, GateKind, Pod
+from gpu_scheduler.gangs.ceilings import Ceilings
+from gpu_scheduler.gangs.dialects import Membership
+from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.scheduler.decoding.decode import decode_pod
+from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
+from tests.unit.gangs.gang_fixtures import context, decode, group
+from tests.unit.gangs.pods import READING, pod
+
+ONLY_LOW = Ceilings(priority_classes={"x": frozenset({"low"}), "*": frozenset()})
+CLASSES = {"low": 1, "high": 1000, "system-node-critical": 2_000_001_000}
+FORBIDDEN = "spec.priorityClassName: 'high' may not be used in this namespace; write low, or leave it out"
+NUMBER = "spec.priority: '{}' without a class may not be used in this namespace; write low, or leave it out"
+LONG = "spec.terminationGracePeriodSeconds: '{}' is longer than pods may take to end here; write at most 3600"
+VOLCANO, NATIVE = GangKey("volcano", "x", "train"), GangKey("podgroup", "x", "train")
+MINIMUM: dict[GangKey, dict[str, Any]] = {
+    VOLCANO: {"minMember": 2},
+    NATIVE: {"schedulingPolicy": {"gang": {"minCount": 2}}},
+}
+each_dialect = pytest.mark.parametrize("key", [VOLCANO, NATIVE], ids=lambda key: key.dialect)
+
+
+def seen(raw: PodObject, ceilings: Ceilings = ONLY_LOW) -> Pod:
+    """A pod as the core sees it under ceilings."""
+    return decode_pod(raw, Membership(), VolumeClaims(), {}, replace(READING, ceilings=ceilings))
+
+
+# -- priority classes
+
+
+def test_a_namespace_may_use_the_classes_of_its_own_list_else_those_for_all_others() -> None:
+    assert ONLY_LOW.classes_of("x") == frozenset({"low"})
+    assert ONLY_LOW.classes_of("y") == frozenset()
+    assert Ceilings(priority_classes={"x": frozenset()}).classes_of("y") is None
+    assert Ceilings().classes_of("x") is None
+
+
+@each_dialect
+def test_a_class_that_the_namespace_may_not_use_makes_the_group_invalid_and_does_not_count(key: GangKey) -> None:
+    raw = group(priorityClassName="high", **MINIMUM[key])
+    gang = decode(key, raw, around=context(priority_classes=CLASSES, ceilings=ONLY_LOW))
+    assert (gang.priority, gang.problem) == (None, FORBIDDEN)
+    free = decode(key, raw, around=context(priority_classes=CLASSES))
+    assert (free.priority, free.problem) == (1000, "")
+
+
+@each_dialect
+def test_system_classes_are_classes_like_any_other(key: GangKey) -> None:
+    raw = group(priorityClassName="system-node-critical", **MINIMUM[key])
+    assert decode(key, raw, around=context(priority_classes=CLASSES, ceilings=ONLY_LOW)).priority is None
+
+
+@each_dialect
+def test_a_class_that_the_namespace_may_use_counts(key: GangKey) -> None:
+    raw = group(priorityClassName="low", **MINIMUM[key])
+    gang = decode(key, raw, around=context(priority_classes=CLASSES, ceilings=ONLY_LOW))
+    assert (gang.priority, gang.problem) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "priority", "problem"),
+    [
+        ({"priority": 5}, None, NUMBER.format(5)),
+        ({"priority": -5}, -5, ""),
+        ({"priority": 0}, 0, ""),
+        ({"priority": 1000, "priorityClassName": "low"}, 1, ""),
+        ({"priority": 1, "priorityClassName": "low"}, 1, ""),
+        ({"priority": 1000, "priorityClassName": "high"}, None, FORBIDDEN),
+    ],
+)  # fmt: skip
+def test_the_number_of_a_native_group_is_worth_no_more_than_its_class(
+    spec: dict[str, Any], priority: int | None, problem: str
+) -> None:
+    gang = decode(NATIVE, group(**MINIMUM[NATIVE], **spec), around=context(priority_classes=CLASSES, ceilings=ONLY_LOW))
+    assert (gang.priority, gang.problem) == (priority, problem)
+
+
+def test_an_earlier_problem_of_a_group_is_reported_first() -> None:
+    raw = group(minMember=-1, priorityClassName="high")
+    gang = decode(VOLCANO, raw, around=context(priority_classes=CLASSES, ceilings=ONLY_LOW))
+    assert gang.problem.startswith("spec.minMember: ")
+    assert gang.priority is None
+
+
+def test_a_pod_of_a_forbidden_class_is_gated_and_has_no_priority() -> None:
+    found = seen(pod(priorityClassName="high", priority=1000))
+    assert (found.gates, found.priority) == ((Gate(GateKind.NOT_ALLOWED, FORBIDDEN),), 0)
+    running = seen(pod(priorityClassName="high", priority=1000, nodeName="node1"))
+    assert (running.gates, running.priority) == ((), 0)
+
+
+def test_a_negative_class_that_is_not_allowed_raises_no_pod() -> None:
+    assert seen(pod(priorityClassName="negative", priority=-10)).priority == -10
+
+
+def test_a_pod_of_an_allowed_class_or_of_none_is_not_gated() -> None:
+    assert seen(pod(priorityClassName="low", priority=1)).priority == 1
+    assert seen(pod(priorityClassName="low", priority=1)).gates == ()
+    assert seen(pod()).gates == ()
+
+
+def test_a_priority_without_a_class_is_gated() -> None:
+    found = seen(pod(priority=1000))
+    assert [gate.subject for gate in found.gates] == [NUMBER.format(1000)]
+    assert found.priority == 0
+
+
+def test_pods_of_other_schedulers_are_not_judged() -> None:
+    found = seen(pod(schedulerName="default-scheduler", priorityClassName="high", priority=1000))
+    assert (found.gates, found.priority) == ((), 1000)
+
+
+def test_where_no_class_is_allowed_the_line_says_to_leave_it_out() -> None:
+    nothing = Ceilings(priority_classes={"*": frozenset()})
+    assert nothing.find_class_problem("x", "high", "f") == "f: 'high' may not be used in this namespace; leave it out"
+
+
+# -- grace periods
+
+
+def test_a_pod_with_a_grace_period_above_the_ceiling_is_gated() -> None:
+    found = seen(pod(terminationGracePeriodSeconds=1_000_000_000))
+    assert found.gates == (Gate(GateKind.NOT_ALLOWED, LONG.format(1_000_000_000)),)
+    assert seen(pod(terminationGracePeriodSeconds=3600)).gates == ()
+    assert seen(pod(terminationGracePeriodSeconds=10), Ceilings(max_grace=5)).gates != ()
+
+
+def test_a_longer_grace_period_of_the_deletion_counts() -> None:
+    meta = {"deletionTimestamp": "2025-01-02T03:04:05Z", "deletionGracePeriodSeconds": 600}
+    assert seen(pod(meta=meta, terminationGracePeriodSeconds=5)).grace == 600.0
+    assert seen(pod(meta=meta | {"deletionGracePeriodSeconds": 0}, terminationGracePeriodSeconds=5)).grace == 5.0
+    assert seen(pod(meta=meta)).grace == 600.0
+    assert seen(pod()).grace == 30.0

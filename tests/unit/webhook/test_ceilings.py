@@ -1,0 +1,92 @@
+"""Ceilings of the administrator in reviews: grace periods and priority classes of pods, templates, jobs and groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.gangs.ceilings import Ceilings
+from gpu_scheduler.k8s.objects import Json
+from tests.unit.webhook.reviewing import GROUP, POLICY, container, pod, validate
+
+RULES = replace(POLICY, ceilings=Ceilings(600.0, {"x": frozenset({"low", "normal"})}))
+LONG = "spec.terminationGracePeriodSeconds: '1000000000' is longer than pods may take to end here; write at most {:g}"
+HIGH = "{}: 'high' may not be used in this namespace; write low, normal, or leave it out"
+TEMPLATE: Json = {"spec": {"schedulerName": "gpu-scheduler", "containers": [container()]}}
+
+
+def with_template(**spec: object) -> Json:
+    """A template with more fields."""
+    return {"spec": {**TEMPLATE["spec"], **spec}}
+
+
+def test_a_pod_with_a_grace_period_above_the_ceiling_is_refused() -> None:
+    body = pod(terminationGracePeriodSeconds=1_000_000_000)
+    assert validate(body).message == LONG.format(3600)
+    assert validate(body, policy=RULES).message == LONG.format(600)
+    assert validate(pod(terminationGracePeriodSeconds=600), policy=RULES).allowed
+    other = pod(terminationGracePeriodSeconds=1_000_000_000, schedulerName="default-scheduler")
+    assert validate(other).allowed
+
+
+def test_a_pod_of_a_class_that_its_namespace_may_not_use_is_refused() -> None:
+    refused = validate(pod(priorityClassName="high", priority=1000), policy=RULES)
+    assert (refused.code, refused.message) == (422, HIGH.format("spec.priorityClassName"))
+    assert validate(pod(priorityClassName="low", priority=1), policy=RULES).allowed
+    assert validate(pod(), policy=RULES).allowed
+    assert validate(pod(priorityClassName="high", priority=1000)).allowed
+
+
+def test_an_existing_pod_can_still_be_changed() -> None:
+    old = pod(priorityClassName="high", terminationGracePeriodSeconds=1_000_000_000)
+    new = pod(priorityClassName="high", terminationGracePeriodSeconds=1_000_000_000, meta={"labels": {"a": "b"}})
+    assert validate(new, policy=RULES, operation="UPDATE", old=old).allowed
+
+
+def test_templates_are_refused_before_they_create_pods() -> None:
+    template = with_template(terminationGracePeriodSeconds=1_000_000_000, priorityClassName="high")
+    body = {"kind": "Deployment", "metadata": {"name": "d", "namespace": "x"}, "spec": {"template": template}}
+    refused = validate(body, "apps/v1/deployments", policy=RULES)
+    assert f"spec.template: {LONG.format(600)}" in refused.message
+    assert f"spec.template: {HIGH.format('spec.priorityClassName')}" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("resource", "field", "spec"),
+    [
+        (
+            "batch.volcano.sh/v1alpha1/jobs",
+            "spec.priorityClassName",
+            {"priorityClassName": "high", "tasks": [{"name": "w", "replicas": 1, "template": TEMPLATE}]},
+        ),
+        (
+            "kubeflow.org/v1/pytorchjobs",
+            "spec.runPolicy.schedulingPolicy.priorityClass",
+            {
+                "runPolicy": {"schedulingPolicy": {"priorityClass": "high"}},
+                "pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": TEMPLATE}},
+            },
+        ),
+    ],
+)
+def test_the_class_of_a_jobs_group_is_refused_with_the_job(resource: str, field: str, spec: Json) -> None:
+    body = {"kind": "Job", "metadata": {"name": "j", "namespace": "x"}, "spec": spec}
+    assert validate(body, resource, policy=RULES).message == HIGH.format(field)
+    assert validate(body, resource).allowed
+    elsewhere = {**body, "metadata": {"name": "j", "namespace": "y"}}
+    assert validate(elsewhere, resource, policy=RULES).allowed
+
+
+@pytest.mark.parametrize(
+    ("resource", "spec"),
+    [
+        ("scheduling.volcano.sh/v1beta1/podgroups", {"minMember": 1}),
+        ("scheduling.k8s.io/v1beta1/podgroups", {"schedulingPolicy": {"gang": {"minCount": 1}}}),
+    ],
+)
+def test_a_group_of_a_class_that_its_namespace_may_not_use_is_refused(resource: str, spec: Json) -> None:
+    meta = {"name": "g", "namespace": "x", "annotations": {f"{GROUP}/queue": "q"}}
+    body = {"kind": "PodGroup", "metadata": meta, "spec": {**spec, "priorityClassName": "high"}}
+    assert validate(body, resource, policy=RULES).message == HIGH.format("spec.priorityClassName")
+    assert validate(body, resource).allowed
