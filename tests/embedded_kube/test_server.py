@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.server import listing
 from embedded_kube.server.request_info import UserInfo
-from tests.embedded_kube.servers import CONFIGMAPS, PODS, api_server, config_map, pod, widget
+from tests.embedded_kube.servers import CONFIGMAPS, PODS, ApiClient, api_server, config_map, pod, widget
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 PARTIAL = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
@@ -508,3 +509,58 @@ async def test_verbose_health_lists_the_checks() -> None:
 async def test_metrics_come_from_the_configured_function() -> None:
     async with api_server(metrics=lambda: "answer 42\n") as api:
         assert await (await api.send("GET", "/metrics")).text() == "answer 42\n"
+
+
+# -- requests that no client library sends
+
+
+async def _send_raw(api: ApiClient, request: bytes) -> bytes:
+    """Sends bytes, and returns everything that the server sends until it closes the connection."""
+    reader, writer = await asyncio.open_connection(api.client.host, api.client.port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("path", [PODS, f"{PODS}?watch=true&timeoutSeconds=1", "/healthz", "/nowhere"])
+async def test_versions_before_http_1_are_refused_as_by_a_real_server(path: str) -> None:
+    async with api_server() as api:
+        answer = await _send_raw(api, f"GET {path} HTTP/0.9\r\nHost: localhost\r\n\r\n".encode())
+    assert answer.split(None, 2)[1] == b"505"
+    assert b"unsupported protocol version" in answer
+
+
+async def test_a_watch_over_http_1_0_ends_with_its_connection() -> None:
+    async with api_server() as api:
+        await api.create(CONFIGMAPS, config_map("a"))
+        path = f"{CONFIGMAPS}?watch=true&timeoutSeconds=1"
+        answer = await _send_raw(api, f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.split(None, 2)[1] == b"200"
+    assert [json.loads(line)["type"] for line in body.splitlines()] == ["ADDED"]
+
+
+@pytest.mark.parametrize("header", ["User-Agent", "Impersonate-User", "Impersonate-Group", "Impersonate-Uid"])
+async def test_headers_that_are_not_utf8_break_nothing(header: str) -> None:
+    body = json.dumps(config_map("a")).encode()
+    lines = [
+        f"POST {CONFIGMAPS} HTTP/1.1".encode(),
+        b"Host: localhost",
+        b"Connection: close",
+        b"Content-Type: application/json",
+        b"Content-Length: %d" % len(body),
+        *([b"Impersonate-User: me"] if header != "Impersonate-User" else []),
+        header.encode() + b": x\xe1\xff",
+    ]
+    async with api_server() as api:
+        answer = await _send_raw(api, b"\r\n".join([*lines, b"", body]))
+        assert answer.split(None, 2)[1] == b"201", answer
+        assert await api.names(CONFIGMAPS) == ["a"]
+
+
+async def test_a_refusal_may_quote_a_header_that_is_not_utf8() -> None:
+    request = b"GET /api HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer t\r\n"
+    async with api_server(tokens={"t": UserInfo("me", ("system:authenticated",))}) as api:
+        answer = await _send_raw(api, request + b"Impersonate-User: x\xe1\r\n\r\n")
+    assert answer.split(None, 2)[1] == b"403"

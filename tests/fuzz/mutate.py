@@ -206,11 +206,19 @@ def _donate(rng: random.Random, donors: Sequence[bytes]) -> Any:
 
 def _change_string(rng: random.Random, text: str) -> str:
     """Changes a string. A string that is JSON itself, as in annotations, is changed as JSON."""
-    if text[:1] in ("{", "[") and rng.random() < 0.8:
+    if text[:1] in ("{", "[") and rng.random() < 0.8 and _is_json(text):
         return change(rng, text.encode("utf-8", "surrogatepass"), ()).decode("utf-8", "replace")
     at = rng.randrange(len(text) + 1)
     until = min(len(text), at + rng.choice((0, 1, 1, 4)))
     return text[:at] + rng.choice(WORDS) + text[until:]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 # -- text and bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.fuzz import mutate
 from tests.fuzz import target as limits
 from tests.fuzz.__main__ import Run, load, main, save
 from tests.fuzz.drive import drive, make_input, minimise
@@ -50,6 +52,22 @@ def test_inputs_depend_on_the_seed_and_their_number_only() -> None:
     made = [make_input(target, 7, number) for number in range(200)]
     assert made == [make_input(target, 7, number) for number in range(200)]
     assert made[100:] != [make_input(target, 8, number) for number in range(100, 200)]
+
+
+def test_text_that_only_looks_like_json_is_changed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To change it as JSON would change it as text again, over and over, until one input takes a gigabyte.
+    calls: list[bytes] = []
+    change_text = mutate._change_text
+
+    def count(rng: random.Random, data: bytes) -> bytes:
+        calls.append(data)
+        return change_text(rng, data)
+
+    monkeypatch.setattr(mutate, "_change_text", count)
+    for seed in range(300):
+        calls.clear()
+        mutate.change(random.Random(seed), b"{}.", ())
+        assert len(calls) <= 1
 
 
 # -- targets with planted bugs

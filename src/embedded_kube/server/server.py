@@ -20,6 +20,7 @@ from embedded_kube.server.request_info import RequestInfo, SubresourceHandler, U
 from embedded_kube.server.rest_handlers import RestHandlers
 from embedded_kube.server.reviews import REVIEWS, find_review
 from embedded_kube.server.watch import WatchServer
+from gpu_scheduler.base.text import encodable
 from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.k8s.objects import Json
 
@@ -76,6 +77,7 @@ class ApiServerHandler:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handles a request; errors become a Status response."""
         try:
+            _check_version(request)
             self._check_host(request)
             user = self._authenticate(request)
             path = request.path
@@ -116,11 +118,11 @@ class ApiServerHandler:
         else:
             user = ADMIN
         if "Impersonate-User" in headers:
+            who = _header(request, "Impersonate-User")
             if "system:masters" not in user.groups:
-                who = headers["Impersonate-User"]
                 raise errors.forbidden("users", "", who, f'User "{user.name}" cannot impersonate')
-            groups = (*headers.getall("Impersonate-Group", ()), "system:authenticated")
-            return UserInfo(headers["Impersonate-User"], groups, headers.get("Impersonate-Uid", ""))
+            groups = (*map(encodable, headers.getall("Impersonate-Group", ())), "system:authenticated")
+            return UserInfo(who, groups, _header(request, "Impersonate-Uid"))
         return user
 
     # -- routing
@@ -130,7 +132,7 @@ class ApiServerHandler:
         if target is not None:
             query = request.query if request.query_string else {}
             verb = target.verb(request.method, query)
-            agent = request.headers.get("User-Agent", "").partition("/")[0]
+            agent = _header(request, "User-Agent").partition("/")[0]
             info = RequestInfo(verb, target.kind, target.namespace, target.name, target.subresource, query, user, agent)
             return await self._serve_resource(request, info)
         review = find_review(path)
@@ -232,6 +234,17 @@ class ApiServerHandler:
         mark = "[+]ready ok" if healthy else "[-]ready failed"
         word = "passed" if healthy else "failed"
         return web.Response(text=f"[+]ping ok\n{mark}\n{check} check {word}\n", status=200 if healthy else 500)
+
+
+def _check_version(request: web.Request) -> None:
+    """Refuses what is not HTTP/1.x, as Go's server does; no response to it could be streamed."""
+    if request.version.major != 1:
+        raise StatusError(505, "", "HTTP Version Not Supported: unsupported protocol version")
+
+
+def _header(request: web.Request, name: str) -> str:
+    """A header that is stored or sent back; bytes that are not UTF-8 become U+FFFD."""
+    return encodable(request.headers.get(name, ""))
 
 
 def _host_name(text: str) -> str:

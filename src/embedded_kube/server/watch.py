@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from embedded_kube import errors
 from embedded_kube.errors import StatusError
@@ -123,7 +123,8 @@ def _response_to(request: web.Request) -> web.StreamResponse:
     if request.headers.get("Upgrade", "").lower() == "websocket":
         return web.WebSocketResponse(compress=False)
     response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
-    response.enable_chunked_encoding()
+    if request.version >= HttpVersion11:  # to HTTP/1.0 the end of the connection is the end of the response
+        response.enable_chunked_encoding()
     return response
 
 

@@ -15,6 +15,7 @@ _ALIKE = 0.65
 _LONGEST_NAME = 320
 _OTHER_PREFIX = 0.2
 """Names whose prefixes differ too must be this much more alike."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _AMOUNT = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?:[KMGTPE]i|m)?(?![\w-])")
 
@@ -67,6 +68,11 @@ def one_line(text: str, longest: int = MAX_MESSAGE) -> str:
         text = "".join(c if c.isprintable() else " " for c in text)
     flat = " ".join(text.split())
     return flat if len(flat) <= longest else flat[: longest - 3] + "..."
+
+
+def encodable(text: str) -> str:
+    """Replaces lone surrogates, which UTF-8 cannot encode: a byte of a header that is not UTF-8 decodes to one."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def without_numbers(text: str) -> str:

@@ -15,6 +15,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from gpu_scheduler.base.text import encodable
+
 LogFormat = Literal["console", "json"]
 
 _SECRET_NAMES = re.compile(r"token|secret|password|authorization|credential|private", re.IGNORECASE)
@@ -108,13 +110,16 @@ def hide_secrets(_logger: WrappedLogger, _method: str, line: EventDict) -> Event
 
 
 def render_line(_logger: WrappedLogger, _method: str, line: EventDict) -> str:
-    """Formats a console line: time, logger, level, event, and the other fields as name=value."""
+    """Formats a console line: time, logger, level, event, and the other fields as name=value.
+
+    The result can always be encoded as UTF-8; JSON lines are ASCII.
+    """
     moment = str(line.pop("time", ""))[:23]
     name, level = line.pop("logger", "root"), str(line.pop("level", "info")).upper()
     event = _flat(str(line.pop("event", "")))
     trace = line.pop("exception", "")
     rest = "".join(f" {key}={_value(value)}" for key, value in line.items())
-    return f"{moment} - {name} - {level} - {event}{rest}" + (f"\n{trace}" if trace else "")
+    return encodable(f"{moment} - {name} - {level} - {event}{rest}" + (f"\n{trace}" if trace else ""))
 
 
 def _value(value: object) -> str:

@@ -13,6 +13,7 @@ from typing import Literal
 import structlog
 from aiohttp import web
 
+from gpu_scheduler.base.text import encodable
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.k8s.health import PATHS, Health, describe_os_error, split_address
@@ -171,4 +172,5 @@ def _too_large() -> web.Response:
 
 
 def _reply(status: int, line: str, **headers: str) -> web.Response:
-    return web.Response(status=status, text=line + "\n", headers=headers)
+    """A reply of one line. Bytes of a header that are not UTF-8, which the line may quote, become U+FFFD."""
+    return web.Response(status=status, text=f"{encodable(line)}\n", headers=headers)

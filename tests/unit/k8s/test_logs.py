@@ -116,6 +116,22 @@ def test_exception_follows_its_line(set_up: SetUp) -> None:
     assert trace[-1] == "ValueError: broken"
 
 
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_text_that_is_not_unicode_is_written(set_up: SetUp, form: LogFormat) -> None:
+    set_up(form, "info")
+    written = io.BytesIO()
+    configure_logging(form, "info", io.TextIOWrapper(written, "utf-8", "strict", write_through=True))
+    text = "GET /\udce1\ud800"
+    logging.getLogger("x").info(text)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        structlog.get_logger("x").exception(text, path=text)
+    lines = written.getvalue().decode().splitlines()
+    assert "ValueError: GET /" in lines[-1]
+    assert len([line for line in lines if "GET /" in line]) == (3 if form == "console" else 2)
+
+
 async def test_a_broken_connection_is_logged_in_one_line_and_other_exceptions_in_full(set_up: SetUp) -> None:
     stream, loop = set_up("console", "info"), asyncio.get_running_loop()
     loop.set_exception_handler(log_broken_connection)

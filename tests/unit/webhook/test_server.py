@@ -77,6 +77,15 @@ async def test_invalid_requests_get_their_status_and_one_line(
             assert "\n" not in line[:-1]
 
 
+async def test_headers_that_are_not_utf8_are_refused_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as serving:
+        reader, writer = await serving.open()
+        writer.write(head(content_type="@", content_length="6").replace(b"@", b"text/\xe1\xff") + b"review")
+        assert await status(reader) == (415, 'Content-Type must be application/json, not "text/\ufffd\ufffd"\n')
+        writer.close()
+    assert not caplog.records
+
+
 async def test_an_invalid_body_is_refused_with_its_problem() -> None:
     def refuse(_path: ReviewPath, _body: bytes) -> AdmissionResponse:
         raise BadReview("the body must be an AdmissionReview, not a list")
