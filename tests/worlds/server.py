@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
 from embedded_kube.admission.admission import Admission
@@ -59,6 +59,7 @@ class _ServerRequest:
     """A request with the interface of aiohttp's server requests."""
 
     transport = None
+    version = HttpVersion11
 
     def __init__(self, request: Request) -> None:
         self.method, self.path, self.query = request.method, request.path, request.query
