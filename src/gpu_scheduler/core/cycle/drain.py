@@ -12,6 +12,7 @@ from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
 from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.placement.scoring import least_used
 from gpu_scheduler.core.queueing.bid import has_unused_reservation, make_bid
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
@@ -149,11 +150,10 @@ def _without_anchors(bid: Bid) -> list[MemberGroup]:
     return [replace(group, anchors=(), pods=_without_foreign_affinity(group.pods)) for group in bid.groups]
 
 
-def _without_foreign_affinity(pods: Sequence[Pod]) -> list[Pod]:
+def _without_foreign_affinity(pods: Sequence[Pod]) -> Sequence[Pod]:
     """Pods of one shape without the affinity terms that do not select themselves."""
     first, shape = pods[0], pods[0].shape
     own = tuple(t for t in shape.affinity if t.match.matches(first.labels, first.namespace, first.namespace_labels))
     if own == shape.affinity:
-        return list(pods)
-    changed = replace(shape, affinity=own)
-    return [replace(pod, shape=changed) for pod in pods]
+        return pods
+    return with_shape(pods, replace(shape, affinity=own))

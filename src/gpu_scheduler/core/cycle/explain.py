@@ -12,6 +12,7 @@ from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Pod, Shape, Toleration
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.queueing.bid import enforced_end, make_bid
 from gpu_scheduler.core.reasons import Reason, Wake
 from gpu_scheduler.core.state import State
@@ -136,7 +137,7 @@ def _reshaped(bid: Bid, **changes: object) -> Bid:
     for group in bid.groups:
         shape = group.pods[0].shape
         changed = shapes.setdefault(shape, replace(shape, **changes))  # type: ignore[arg-type]
-        groups.append(replace(group, pods=[replace(pod, shape=changed) for pod in group.pods]))
+        groups.append(replace(group, pods=with_shape(group.pods, changed)))
     return replace(bid, groups=groups)
 
 

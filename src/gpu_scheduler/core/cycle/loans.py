@@ -41,7 +41,7 @@ def loans_to(state: State, record: GangRecord, refused: Unplaceable | None, now:
     if scarce is None or refused is None or refused.too_large or queue is None or scarce not in queue.quota:
         return
     bid = make_bid(state, record, state.facts_of(record), now)
-    if not state.quota.within_quota(name, state.quota.total_charge(p.shape for g in bid.groups for p in g.pods)):
+    if not state.quota.within_quota(name, state.quota.charge_of_shapes(bid.shapes)):
         return
     scale = MILLI if scarce in state.config.gpu_resources else 1
     for other in sorted({state.queue_of(r) for r in state.records.values()} - {name}):

@@ -220,7 +220,7 @@ def _place_without(state: State, bid: Bid, leaving: set[str]) -> Placement | Non
 def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
     """The possible victims: gangs of lower priority and, for a queue within its quota, what other queues borrowed."""
     queue = state.queue_of(record)
-    wanted = state.quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
+    wanted = state.quota.charge_of_shapes(bid.shapes)
     entitled = state.quota.within_quota(queue, wanted)
     if not entitled and not any(priority < record.priority for priority in state.live_priorities):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,9 @@ from gpu_scheduler.core.placement.domains import Bid, Counts, MemberGroup
 from gpu_scheduler.core.placement.fit import may_use, pod_refusals, refusals
 from gpu_scheduler.core.placement.place import minimum_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
+
+_MAX_COUNTED = 4096
+"""If more members than this would fit, each group is counted by itself: a placement of all would take too long."""
 
 
 def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
@@ -46,12 +50,12 @@ def count_shortfall(cluster: Cluster, bid: Bid, refused: Unplaceable) -> Unplace
     """
     wanted = _wanted(cluster, bid)
     needed = sum(wanted)
-    if needed <= 1:
+    if needed <= 1 or refused.fitting > _MAX_COUNTED:
         return refused
     groups = [replace(g, pods=g.pods[:w], whole=False) for g, w in zip(bid.groups, wanted, strict=True) if w]
     with cluster.trial():
         placed = place_gang(cluster, replace(bid, groups=groups, needed=0, role_needs={})) or ()
-        left = Counter(pod.shape for group in groups for pod in group.pods)
+        left = _count_shapes(groups)
         left.subtract(pod.shape for pod, _ in placed)
         refusals = _shared_shortage(cluster, groups, left, refused)
     changed = replace(refused, needed=needed, fitting=min(len(placed), needed - 1))
@@ -59,11 +63,19 @@ def count_shortfall(cluster: Cluster, bid: Bid, refused: Unplaceable) -> Unplace
     if scarce is None:
         return changed
     short_by = sum(number * _requested(shape, scarce) for shape, number in left.items())
-    asking = Counter(pod.shape for group in groups for pod in group.pods if _requested(pod.shape, scarce))
+    asking = _count_shapes(group for group in groups if _requested(group.pods[0].shape, scarce))
     if not short_by:
         return changed
     found = (replace(r, short_by=short_by) if r.subject == scarce and r.short_by else r for r in refusals)
     return replace(changed, refusals=tuple(found), short=tuple(asking.items()))
+
+
+def _count_shapes(groups: Iterable[MemberGroup]) -> Counter[Shape]:
+    """How many members have each shape."""
+    found: Counter[Shape] = Counter()
+    for group in groups:
+        found[group.pods[0].shape] += len(group.pods)
+    return found
 
 
 def _shared_shortage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Bools, Codes, Ints
 from gpu_scheduler.core.cluster.topology import NODE
-from gpu_scheduler.core.model import Pod, Slot, TopologyRule
+from gpu_scheduler.core.model import Pod, Shape, Slot, TopologyRule
 from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.placement.distribute import cap_nodes
 
@@ -26,7 +26,7 @@ class MemberGroup:
     of a `whole` group belongs to the minimum."""
 
     role: str
-    pods: list[Pod]
+    pods: Sequence[Pod]
     topology: tuple[TopologyRule, ...] = ()
     anchors: tuple[str, ...] = ()
     whole: bool = False
@@ -52,6 +52,11 @@ class Bid:
     def size(self) -> int:
         """The number of waiting members."""
         return sum(len(group.pods) for group in self.groups)
+
+    @property
+    def shapes(self) -> list[tuple[Shape, int]]:
+        """The shape and the number of members of every group."""
+        return [(group.pods[0].shape, len(group.pods)) for group in self.groups]
 
 
 Placement = list[tuple[Pod, Slot]]

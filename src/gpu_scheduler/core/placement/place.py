@@ -25,6 +25,9 @@ from gpu_scheduler.core.placement.fit import fits, matches_itself
 from gpu_scheduler.core.placement.scoring import least_needed, node_scores
 from gpu_scheduler.core.placement.search import SearchGroup, search
 
+_MANY = 64
+"""From this many members on, the sum of the requests is compared with what is free before a placement is tried."""
+
 Unit = list[tuple[MemberGroup, int]]
 """Groups that are placed in one step, with the wanted count of each: one group, or all groups of a role that has its
 own topology."""
@@ -38,6 +41,8 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
         return _place_group(cluster, bid.groups[0], bid.needed, usable_nodes(cluster, bid), None)
     minimum = minimum_counts(cluster, bid)
     for counts in dict.fromkeys((everyone, minimum)):
+        if _exceeds_free(cluster, bid, counts):
+            continue
         with cluster.trial() as trial:
             found = _place_counts(cluster, bid, counts)
             if found is not None:
@@ -46,6 +51,21 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
                 trial.keep()
                 return found
     return None
+
+
+def _exceeds_free(cluster: Cluster, bid: Bid, counts: Counts) -> bool:
+    """Whether these counts ask for more than all nodes together have free: then nothing is tried."""
+    if sum(counts) < _MANY:
+        return False
+    wanted = np.zeros(len(cluster.free))
+    for group, count in zip(bid.groups, counts, strict=True):
+        shape = group.pods[0].shape
+        if capacity_of(cluster, shape).total < count:
+            return True
+        if shape.device_map is None:
+            demand = cluster.demand(shape)
+            wanted[demand.rows] += demand.amounts * float(count)
+    return bool((wanted > np.maximum(cluster.free, 0).sum(axis=1)).any())
 
 
 def minimum_counts(cluster: Cluster, bid: Bid) -> Counts:
@@ -271,7 +291,8 @@ def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
     done = {pod.uid for pod, _ in placed}
     more: Placement = []
     for group in bid.groups:
-        left = [pod for pod in group.pods if pod.uid not in done]
+        # The first pods of a group are placed first.
+        left = group.pods[next((i for i, pod in enumerate(group.pods) if pod.uid not in done), len(group.pods)) :]
         if not left:
             continue
         rest = MemberGroup(group.role, left, group.topology, group.anchors)
@@ -284,7 +305,11 @@ def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
 
 def _place_most(cluster: Cluster, group: MemberGroup, within: Bools | None) -> Placement:
     """Places the largest number of pods of a group that fits, found by bisection."""
-    low, high = 0, min(len(group.pods), capacity_of(cluster, group.pods[0].shape).total)
+    pod = group.pods[0]
+    capacity = capacity_of(cluster, pod.shape)
+    low, high = 0, min(len(group.pods), capacity.total)
+    if not group.topology and not _has_pod_rules(cluster, pod):
+        low = high = high if within is None else min(high, int(capacity.counts[within].sum()))
     while low < high:
         middle = (low + high + 1) // 2
         with cluster.trial():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +17,14 @@ from gpu_scheduler.core.placement.scoring import node_scores
 _MAX_DEPTH = 64
 """All members but this many are placed without backtracking: a deeper search would not end in time."""
 
+_MAX_VISITS = 20_000_000
+"""A search is given up before it starts if members times nodes are more than this: it would take seconds."""
+
 
 class SearchGroup(NamedTuple):
     """Interchangeable pods to place; with `domains`, all pods of their role must end up in one of these."""
 
-    pods: list[Pod]
+    pods: Sequence[Pod]
     domains: Codes | None = None
 
 
@@ -34,6 +37,8 @@ def search(cluster: Cluster, groups: list[SearchGroup], allowed: Bools | None, t
 
     None means that `tries` steps back found no placement; that does not prove that there is none.
     """
+    if sum(len(group.pods) for group in groups) * cluster.table.size > _MAX_VISITS:
+        return None
     members = [(number, pod) for number, group in enumerate(groups) for pod in group.pods]
     greedy = max(0, len(members) - _MAX_DEPTH)
     with cluster.trial() as trial:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
 from gpu_scheduler.core.placement.domains import Bid, MemberGroup
 from gpu_scheduler.core.placement.place import minimum_counts
+from gpu_scheduler.core.placement.placeholders import Placeholders
 from gpu_scheduler.core.queueing.queue import QueuePosition
 from gpu_scheduler.core.reasons import Refusal
 from gpu_scheduler.core.state import State
@@ -47,7 +50,7 @@ def expected_groups(record: GangRecord, absent: Iterable[tuple[Expected, int]]) 
     number = 0
     for expected, count in absent:
         if count > 0:
-            pods = [placeholder(record, expected.shape, expected.role, number + i) for i in range(count)]
+            pods = placeholders(record, expected.shape, expected.role, range(number, number + count))
             groups.append(MemberGroup(expected.role, pods, whole=True))
             number += count
     return groups
@@ -71,10 +74,15 @@ def absent_members(state: State, record: GangRecord, facts: GangFacts, now: floa
         yield expected, expected.count - facts.have_by_role.get(expected.role, 0) - ready.get(expected.role, 0)
 
 
+def placeholders(record: GangRecord, shape: Shape, role: str, numbers: range) -> Placeholders:
+    """Placeholder pods: they hold the slots of members whose pods do not exist."""
+    key = record.key
+    return Placeholders(f"{'/'.join(key)}/{role}", key.namespace, key.name, shape, role, numbers)
+
+
 def placeholder(record: GangRecord, shape: Shape, role: str, number: int) -> Pod:
-    """A placeholder pod: it holds the slot of a member whose pod does not exist."""
-    namespace = record.key.namespace
-    return Pod(f"{'/'.join(record.key)}/{role}/{number}", namespace, f"{record.key.name}-{number}", shape, role=role)
+    """One placeholder pod."""
+    return placeholders(record, shape, role, range(number, number + 1))[0]
 
 
 def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: list[Pod]) -> list[MemberGroup]:
@@ -84,16 +92,17 @@ def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: 
     matches += [spread.match for s in shapes for spread in s.spread]
     matches += state.cluster.pod_counts.anti_affinity_matches()
     groups: dict[Hashable, MemberGroup] = {}
+    alike: dict[Hashable, list[Pod]] = {}
     for pod in sorted(pods, key=_member_order) if len(pods) > 1 else pods:
         seen = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches) if matches else ()
         key = (pod.role, pod.shape, seen)
-        group = groups.get(key)
-        if group is None:
+        if key not in groups:
             role = roles.get(pod.role)
-            group = groups[key] = MemberGroup(pod.role, [], role.topology if role is not None else ())
+            alike[key] = []
+            group = groups[key] = MemberGroup(pod.role, alike[key], role.topology if role is not None else ())
             if group.topology:
                 group.anchors = tuple(p.node for p in live if p.role == pod.role and p.node is not None)
-        group.pods.append(pod)
+        alike[key].append(pod)
     return list(groups.values())
 
 
@@ -150,22 +159,27 @@ def check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | N
     name, namespace = state.queue_of(record), record.key.namespace
     if not quota.has_limits(name):
         return None, bid
-    everyone = quota.total_charge(pod.shape for group in bid.groups for pod in group.pods)
-    refusal = quota.refuse(name, namespace, everyone)
+    refusal = quota.refuse(name, namespace, quota.charge_of_shapes(bid.shapes))
     if refusal is None:
         return None, bid
+    shapes = [shape for shape, _ in bid.shapes]
     counts = list(minimum_counts(state.cluster, bid))
-    shapes = [pod.shape for group, count in zip(bid.groups, counts, strict=True) for pod in group.pods[:count]]
-    if shapes and (short := quota.refuse(name, namespace, quota.total_charge(shapes))) is not None:
+
+    def refuse(i: int, count: int) -> Refusal | None:
+        """Why the queue may not take so many of one group next to the others."""
+        tried = [*counts[:i], count, *counts[i + 1 :]]
+        return quota.refuse(name, namespace, quota.charge_of_shapes(zip(shapes, tried, strict=True)))
+
+    def is_refused(i: int, count: int) -> bool:
+        return refuse(i, count) is not None
+
+    if any(counts) and (short := refuse(0, counts[0])) is not None:
         return short, bid
     for i, group in enumerate(bid.groups):
-        for pod in group.pods[counts[i] :]:
-            over = quota.refuse(name, namespace, quota.total_charge([*shapes, pod.shape]))
-            if over is not None:
-                refusal = over
-                break
-            shapes.append(pod.shape)
-            counts[i] += 1
+        over = bisect_left(range(len(group.pods) + 1), True, counts[i], key=partial(is_refused, i))
+        if over <= len(group.pods):
+            refusal = refuse(i, over)
+        counts[i] = max(counts[i], over - 1)
     trimmed = [replace(g, pods=g.pods[:count]) for g, count in zip(bid.groups, counts, strict=True) if count]
     return (None, replace(bid, groups=trimmed)) if trimmed else (refusal, bid)
 
@@ -177,7 +191,7 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
         record.notes.nomination
         or record.notes.target
         or facts.live
-        or record.gang.expected
+        or record.notes.admitted_at is not None
         or state.cluster.pod_counts.anti_affinity_matches()
         or any(g.pods[0].shape.has_pod_terms or g.pods[0].shape.device_map or g.pods[0].deadline for g in bid.groups)
     )
@@ -185,7 +199,7 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
     queue = record.gang.queue
     signature: Hashable = record.key
     if plain:
-        what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in bid.groups)
+        what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology, g.whole) for g in bid.groups)
         needs = tuple(bid.role_needs.items())
         signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, record.preempts)
     return QueuePosition(signature, priority, queue, record.gang.created)

@@ -165,5 +165,13 @@ class QuotaTracker:
                 total[name] = total.get(name, 0) + amount
         return total
 
+    def charge_of_shapes(self, shapes: Iterable[tuple[Shape, int]]) -> dict[str, int]:
+        """What pods are charged together, given how many there are of each shape."""
+        total: dict[str, int] = {}
+        for shape, count in shapes:
+            for name, amount in charge_of(shape):
+                total[name] = total.get(name, 0) + amount * count
+        return total
+
     def _scale(self, resource: str) -> int:
         return MILLI if resource in self._gpu_resources else 1
