@@ -129,13 +129,6 @@ EQUIVALENT = (
         "a nomination without waiting members is dropped in the same cycle",
     ),
     Equivalent(
-        "core/queueing/bid.py",
-        "check_quota",
-        "break",
-        "continue",
-        "the other pods of the group make the same request and are refused as well",
-    ),
-    Equivalent(
         "core/cycle/decide.py",
         "_current_bid",
         "if facts is None or bid is None or anti_affinity or any(group.whole for group in bid.groups):",

@@ -11,7 +11,7 @@ from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
-from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.placement.place import could_place, place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.placement.scoring import least_used
 from gpu_scheduler.core.queueing.bid import has_unused_reservation, make_bid
@@ -137,8 +137,7 @@ def fits_empty(state: State, bid: Bid) -> bool:
     key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
     version = _version_of_empty(state)
     if state.empty_fits.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
-        with state.empty.trial():
-            found = place_gang(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology)) is not None
+        found = could_place(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology))
         if len(state.empty_fits) > 4096:
             state.empty_fits.clear()
         state.empty_fits[key] = (version, found)

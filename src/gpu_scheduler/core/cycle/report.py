@@ -28,8 +28,7 @@ from gpu_scheduler.core.lifecycle import (
 )
 from gpu_scheduler.core.model import MILLI, DeviceMap, Failure, Gang, GangKey, Gate, Pod, PodPhase
 from gpu_scheduler.core.placement.diagnose import count_shortfall, diagnose
-from gpu_scheduler.core.placement.domains import Bid
-from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.placement.place import could_place
 from gpu_scheduler.core.queueing.bid import make_bid
 from gpu_scheduler.core.reasons import Reason, Unplaceable
 from gpu_scheduler.core.state import State
@@ -220,7 +219,7 @@ class Reporter:
         with state.cluster.trial():
             for uid in record.reserved:
                 state.cluster.forget(uid)
-            if record.reserved and facts.broken and _would_fit(state, bid):
+            if record.reserved and facts.broken and could_place(state.cluster, bid):
                 return None  # the slots that are kept for it are enough
             fresh = diagnose(state.cluster, bid)
             return count_shortfall(state.cluster, bid, fresh if fresh.short else refused)
@@ -276,11 +275,6 @@ class Reporter:
 
 
 _OF_MAP = {Reason.DEVICE_HELD, Reason.DEVICE_MISSING}
-
-
-def _would_fit(state: State, bid: Bid) -> bool:
-    with state.cluster.trial():
-        return bool(place_gang(state.cluster, bid))
 
 
 def _waits(pod: Pod) -> bool:

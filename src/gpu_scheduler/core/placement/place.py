@@ -53,6 +53,18 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
     return None
 
 
+def could_place(cluster: Cluster, bid: Bid) -> bool:
+    """Whether the bid could be placed. Nothing changes, and for equal members anywhere no placement is computed."""
+    if len(bid.groups) == 1 and not bid.topology:
+        group = bid.groups[0]
+        needed = minimum_counts(cluster, bid)[0]
+        if needed and not group.topology and not _has_pod_rules(cluster, group.pods[0]):
+            within, capacity = usable_nodes(cluster, bid), capacity_of(cluster, group.pods[0].shape)
+            return (capacity.total if within is None else int(capacity.counts[within].sum())) >= needed
+    with cluster.trial():
+        return place_gang(cluster, bid) is not None
+
+
 def _exceeds_free(cluster: Cluster, bid: Bid, counts: Counts) -> bool:
     """Whether these counts ask for more than all nodes together have free: then nothing is tried."""
     if sum(counts) < _MANY:

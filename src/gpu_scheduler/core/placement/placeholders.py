@@ -10,8 +10,8 @@ from gpu_scheduler.core.model import Pod, Shape
 
 
 class Placeholders(Sequence[Pod]):
-    """Pods of one shape and role, numbered; a pod is made each time it is asked for. `stem` begins every uid and `name`
-    every name."""
+    """Pods of one shape, role and name, numbered in their uids, which begin with `stem`. A pod is made each time it is
+    asked for."""
 
     __slots__ = ("_name", "_namespace", "_numbers", "_role", "_shape", "_stem")
 
@@ -41,7 +41,7 @@ class Placeholders(Sequence[Pod]):
         return self._like(shape, self._numbers)
 
     def _make(self, number: int) -> Pod:
-        return Pod(f"{self._stem}/{number}", self._namespace, f"{self._name}-{number}", self._shape, role=self._role)
+        return Pod(f"{self._stem}/{number}", self._namespace, self._name, self._shape, role=self._role)
 
     def _like(self, shape: Shape, numbers: range) -> Placeholders:
         return Placeholders(self._stem, self._namespace, self._name, shape, self._role, numbers)
