@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from gpu_scheduler.k8s.objects import Json
-from tests.chaos.judge import OTHERS, ExpectedGang, Judge
+from tests.chaos.histories import ExpectedGang
+from tests.chaos.judge import OTHERS, Judge
 from tests.integration import running
 from tests.integration.gangs import NATIVE, gang_job, group, join, member, merge, priority_class
 from tests.integration.gangs import gang as gang_objects
