@@ -222,9 +222,9 @@ class LoadGenerator(threading.Thread):
         label = gang.wanted.label
         gang.wanted.abandoned = True
         self._active.pop(label, None)
-        self._delete(gang)
+        self._delete_objects(gang)
 
-    def _delete(self, gang: LoadGang) -> None:
+    def _delete_objects(self, gang: LoadGang) -> None:
         self._leaving[gang.wanted.label] = gang, time.monotonic()
         for made in gang.objects:
             if made["kind"] != "Pod":
@@ -241,7 +241,7 @@ class LoadGenerator(threading.Thread):
                 self._judge.forget(gang.wanted.label)
                 self.done += 1
         elif time.monotonic() - asked > 4:
-            self._delete(gang)
+            self._delete_objects(gang)
 
 
 # -- gangs as objects
