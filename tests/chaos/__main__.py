@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.chaos.faults import DEATHS, KINDS, OTHERS, Stage, injected
-from tests.chaos.judge import ExpectedGang, Judge
+from tests.chaos.histories import ExpectedGang
+from tests.chaos.judge import Judge
 from tests.chaos.load import PROBE, LoadGang, LoadGenerator, ask_until_served, make_probe
 from tests.chaos.watching import Observer
 from tests.integration import running
@@ -259,7 +260,7 @@ class Chaos:
             self._print(f"BREACH {breach}")
         if judge.breaches:
             names = re.findall(r"[a-z]+\d+[-\w]*", judge.breaches[0])
-            self._print("\n".join(judge.find_lines(["FAULT", "leads", *names])))
+            self._print("\n".join(judge.find_lines(["FAULT", "leads", "ready", *names])))
         self._print(
             f"chaos on Kubernetes {self.options.version}, seed {self.options.seed}, lease {self.options.lease:g} s: "
             f"{sum(map(len, self.heals.values()))} faults healed, {self.in_commit} of them injected in a commit, "

@@ -10,10 +10,17 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from gpu_scheduler.k8s.objects import Json
-from tests.worlds.api_mirror import NodeState, PodState, read_node, read_pod
+from tests.chaos.histories import (
+    CommittedName,
+    CommittedTogether,
+    ExpectedGang,
+    GangHistory,
+    NodeHistory,
+    PlannedBind,
+)
+from tests.worlds.api_mirror import PodState, read_pod
 
 HALF_TIMEOUT = 60.0
 """How long a started gang may stay below its minimum without a fault, in seconds: promise S2."""
@@ -28,58 +35,6 @@ _GAP_TOLERANCE = 30.0
 """Within this many seconds of a gap in a watch a missing event may have been missed."""
 
 Slot = tuple[str, int]
-
-
-@dataclass
-class ExpectedGang:
-    """A gang as its users know it."""
-
-    label: str
-    size: int
-    minimum: int
-    must_not_start: bool = False
-    """Nothing of it may ever be bound."""
-    ends_early: bool = False
-    """It ends as soon as one member has succeeded."""
-    abandoned: bool = False
-    """Its users have deleted it, or are about to."""
-
-
-@dataclass
-class _GangHistory:
-    """What the events have shown of a gang."""
-
-    pods: dict[str, PodState] = field(default_factory=dict)
-    began: int = 0
-    """The number of the event in which its first member was bound."""
-    complete: bool = False
-    """It has had its minimum."""
-    lost: bool = False
-    """A bound member has failed or was deleted."""
-
-    @property
-    def there(self) -> int:
-        return sum(pod.counts for pod in self.pods.values())
-
-    @property
-    def started(self) -> bool:
-        return any(pod.node and pod.live for pod in self.pods.values())
-
-
-@dataclass
-class _Name:
-    """A Placement in the Lease, from one version of the Lease to another."""
-
-    since: int
-    until: int | None = None
-
-
-@dataclass
-class _Commit:
-    """Placements that were committed together."""
-
-    at: float
-    names: list[str]
 
 
 class Judge:
@@ -99,18 +54,20 @@ class Judge:
         self.binds = self.terms = self.gaps = self.unmatched = 0
         self._wanted = wanted
         self._is_degraded = is_degraded
-        self._gangs: dict[str, _GangHistory] = {}
+        self._gangs: dict[str, GangHistory] = {}
         self._pods: dict[str, PodState] = {}
         self._gang_of: dict[str, str] = {}
-        self._nodes: dict[str, NodeState] = {}
+        self._nodes = NodeHistory()
         self._recorded: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._freed: dict[Slot, tuple[int, str]] = {}
-        self._names: dict[str, _Name] = {}
-        self._entries: dict[str, list[tuple[str, str, tuple[int, ...]]]] = {}
+        self._names: dict[str, CommittedName] = {}
+        self._entries: dict[str, list[PlannedBind]] = {}
         self._written: dict[str, list[str]] = {}
         """The uids that every Placement binds."""
         self._unmatched: list[tuple[float, int, PodState]] = []
-        self._commits: deque[_Commit] = deque()
+        self._apart: list[tuple[float, PodState, str]] = []
+        """Members of starting gangs that were not decided together with the first one, and why that is seen."""
+        self._commits: deque[CommittedTogether] = deque()
         self._decided: set[str] = set()
         self._half_since: dict[str, float] = {}
         self._event_count = 0
@@ -131,7 +88,8 @@ class Judge:
             elif resource == "pods":
                 self._on_pod(event["type"], event["object"])
             elif resource == "nodes":
-                self._nodes[event["object"]["metadata"]["name"]] = read_node(event["object"])
+                if change := self._nodes.add(event["type"], event["object"], at):
+                    self.trace_line(change)
             elif resource == "placements":
                 self._on_placement(event["type"], event["object"])
             elif event["object"]["metadata"]["name"] == _LEASE:
@@ -159,13 +117,14 @@ class Judge:
         gone = kind == "DELETED"
         self.trace_line(
             f"pod {pod.name} {kind.lower()} {pod.phase} at {pod.node or '-'} {pod.devices or ''}"
-            f"{' deleting' if pod.deleting else ''} rv {pod.raw['metadata']['resourceVersion']}"
+            f"{' deleting' if pod.deleting else ''}{f' attempt {pod.attempt}' if pod.attempt else ''}"
+            f" rv {pod.raw['metadata']['resourceVersion']}"
         )
         if pod.scheduler == OTHERS:
             if old is not None and not gone and old.raw != pod.raw:
                 self.report_breach("S5", f"{pod.name} of another scheduler was written to")
         else:
-            gang = self._gangs.setdefault(pod.gang, _GangHistory())
+            gang = self._gangs.setdefault(pod.gang, GangHistory())
             self._gang_of[pod.uid] = pod.gang
             self._check_record(pod, old)
             self._follow(gang, old, pod, gone)
@@ -176,7 +135,7 @@ class Judge:
             if pod.node and (old is None or not old.node) and pod.scheduler != OTHERS:
                 self._check_bind(pod)
 
-    def _follow(self, gang: _GangHistory, old: PodState | None, pod: PodState, gone: bool) -> None:
+    def _follow(self, gang: GangHistory, old: PodState | None, pod: PodState, gone: bool) -> None:
         """Updates the history of a gang, and which gang left which GPU when."""
         if gone:
             gang.pods.pop(pod.uid, None)
@@ -233,6 +192,7 @@ class Judge:
 
         A member with a GPU that another gang has left since then was not decided together with the first: the gang
         would hold GPUs and wait for more. That is certain only for gangs without surplus that have lost no member.
+        If a node is lost during the start, the member that was to go there is decided again.
         """
         gang = self._gangs[pod.gang]
         if not gang.began:
@@ -243,8 +203,11 @@ class Judge:
         for device in pod.devices:
             at, label = self._freed.get((pod.node, device), (0, ""))
             if at > gang.began and label != pod.gang:
-                self.report_breach("S2", f"{pod.gang} began below its minimum: {pod.name} got GPU {device} "
-                                 f"of {pod.node} after {label} had left it, later than the first bind")  # fmt: skip
+                what = (
+                    f"{pod.gang} began below its minimum: {pod.name} got GPU {device} of {pod.node} after {label} "
+                    "had left it, later than the first bind"
+                )
+                self._apart.append((self._now, pod, what))
 
     # -- the Lease and the Placements in it
 
@@ -267,12 +230,12 @@ class Judge:
                 self.report_breach("fence", f"{name} was carried out, and is committed again")
             elif not name.startswith(f"{epoch}-") and not self._may_be_missed(self._now):
                 self.report_breach("fence", f"{name} was committed in epoch {epoch}")
-            self._names[name] = _Name(version)
+            self._names[name] = CommittedName(version)
         for name in self.committed - now:
             self._names[name].until = version
         if new:
             self.trace_line(f"committed {', '.join(new)} by {holder} rv {version}")
-            self._commits.append(_Commit(self._now, new))
+            self._commits.append(CommittedTogether(self._now, new))
         self.committed = now
 
     def _on_placement(self, kind: str, found: Json) -> None:
@@ -283,12 +246,13 @@ class Judge:
         self.placements[name] = spec["epoch"]
         if name not in self._written:
             binds = spec.get("binds") or ()
+            bound = [f"{entry['name']} at {entry['node']} {entry.get('devices') or ''}" for entry in binds]
             deleted = [f"delete {entry['name']}" for entry in spec.get("deletes") or ()]
-            self.trace_line(f"written {name}: {', '.join([*(entry['name'] for entry in binds), *deleted])}")
+            self.trace_line(f"written {name}: {', '.join([*bound, *deleted])}")
             self._written[name] = [entry["uid"] for entry in binds]
             for entry in binds:
-                slot = name, entry["node"], tuple(sorted(entry.get("devices") or ()))
-                self._entries.setdefault(entry["uid"], []).append(slot)
+                bind = PlannedBind(name, entry["node"], tuple(sorted(entry.get("devices") or ())), self._now)
+                self._entries.setdefault(entry["uid"], []).append(bind)
 
     # -- checks with a lag
 
@@ -299,12 +263,13 @@ class Judge:
             while self._commits and at - self._commits[0].at > LAG:
                 self._check_commit(self._commits.popleft())
             self._unmatched = [one for one in self._unmatched if not self._find_commit(at, *one)]
+            self._apart = [one for one in self._apart if not self._check_apart(at, *one)]
             late = self._find_overdue(calm)
         for label, what in late.items():
             if not self._is_degraded(label):  # slow: not under the lock
                 self.report_breach("S2", what)
 
-    def _check_commit(self, commit: _Commit) -> None:
+    def _check_commit(self, commit: CommittedTogether) -> None:
         """S2: a gang starts with its minimum, in one commit."""
         missing = [name for name in commit.names if name not in self._written]
         if missing:
@@ -325,7 +290,7 @@ class Judge:
 
     def _find_commit(self, at: float, bound_at: float, version: int, pod: PodState) -> bool:
         """Whether the commit of a bind is known; a bind without a commit at that time is a breach."""
-        for name, node, devices in self._entries.get(pod.uid, ()):
+        for name, node, devices, _ in self._entries.get(pod.uid, ()):
             named = self._names.get(name)
             same = (node, devices) == (pod.node, tuple(sorted(pod.devices)))
             if same and named and named.since < version <= (named.until or version):
@@ -337,6 +302,18 @@ class Judge:
         else:
             self.report_breach("fence", f"{pod.name} was bound to {pod.node} {pod.devices} at {version} without a "
                                 f"commit at that time: {self._entries.get(pod.uid)}")  # fmt: skip
+        return True
+
+    def _check_apart(self, at: float, bound_at: float, pod: PodState, what: str) -> bool:
+        """S2: whether it is known why a member was not bound together with the first one; only a lost node is a good
+        reason."""
+        if at - bound_at < LAG:
+            return False
+        planned = [one for one in self._entries.get(pod.uid, ()) if one.placement in self._names]
+        if self._may_be_missed(bound_at):
+            self.unmatched += 1
+        elif len(planned) < 2 or not self._nodes.was_lost(planned[-2].node, planned[-2].at - LAG):
+            self.report_breach("S2", what)
         return True
 
     def _may_be_missed(self, at: float) -> bool:

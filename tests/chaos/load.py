@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from gpu_scheduler.k8s.objects import Json
-from tests.chaos.judge import OTHERS, ExpectedGang, Judge
+from tests.chaos.histories import ExpectedGang
+from tests.chaos.judge import OTHERS, Judge
 from tests.integration import running
 from tests.integration.gangs import NATIVE, gang_job, group, join, member, merge, priority_class
 from tests.integration.gangs import gang as gang_objects
@@ -221,9 +222,9 @@ class LoadGenerator(threading.Thread):
         label = gang.wanted.label
         gang.wanted.abandoned = True
         self._active.pop(label, None)
-        self._delete(gang)
+        self._delete_objects(gang)
 
-    def _delete(self, gang: LoadGang) -> None:
+    def _delete_objects(self, gang: LoadGang) -> None:
         self._leaving[gang.wanted.label] = gang, time.monotonic()
         for made in gang.objects:
             if made["kind"] != "Pod":
@@ -240,7 +241,7 @@ class LoadGenerator(threading.Thread):
                 self._judge.forget(gang.wanted.label)
                 self.done += 1
         elif time.monotonic() - asked > 4:
-            self._delete(gang)
+            self._delete_objects(gang)
 
 
 # -- gangs as objects

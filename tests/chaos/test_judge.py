@@ -9,15 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from gpu_scheduler.k8s.objects import Json
-from tests.chaos.judge import COMMITTED, EPOCH, HALF_TIMEOUT, LAG, OTHERS, ExpectedGang, Judge
+from tests.chaos.histories import ExpectedGang
+from tests.chaos.judge import COMMITTED, EPOCH, HALF_TIMEOUT, LAG, OTHERS, Judge
 from tests.worlds.gangs import GANG
 
 A, B = ("a-0", "a-1"), ("b-0", "b-1")
 
 
 class Scene:
-    """A judge of two gangs of two, and of one that must not start, on one node of four GPUs. Every line is an event;
-    a second passes between two events."""
+    """A judge of two gangs of two, and of one that must not start, on a node of four GPUs; there is another node, m.
+    Every line is an event; a second passes between two events."""
 
     def __init__(self) -> None:
         self.wanted = {name: ExpectedGang(name, 2, 2) for name in ("a", "b")}
@@ -30,12 +31,13 @@ class Scene:
         self._schedulers: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self.epoch, self.holder = 1, "first"
-        self.shrink(4)
+        self.node("n").node("m")
 
-    def shrink(self, gpus: int) -> Scene:
-        """Sets how many of the node's four GPUs are allocatable."""
-        status = {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": str(gpus)}}
-        return self._send_event("nodes", "MODIFIED", {"name": "n"}, status=status)
+    def node(self, name: str, gpus: int = 4, ready: bool = True, kind: str = "MODIFIED") -> Scene:
+        """Sets how many of a node's four GPUs are allocatable, and whether it is ready."""
+        status: Json = {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": str(gpus)}}
+        status["conditions"] = [{"type": "Ready", "status": str(ready)}]
+        return self._send_event("nodes", kind, {"name": name}, status=status)
 
     def _send_event(self, resource: str, kind: str, meta: Json, **rest: Json) -> Scene:
         self._now += 1
@@ -81,8 +83,14 @@ class Scene:
     # -- commits
 
     def write(self, name: str, **entries: tuple[int, ...]) -> Scene:
+        return self._write(name, "n", entries)
+
+    def write_to_m(self, name: str, **entries: tuple[int, ...]) -> Scene:
+        return self._write(name, "m", entries)
+
+    def _write(self, name: str, node: str, entries: dict[str, tuple[int, ...]]) -> Scene:
         pods = {pod.replace("_", "-"): list(devices) for pod, devices in entries.items()}
-        binds = [{"uid": f"uid-{pod}", "name": pod, "node": "n", "devices": devices} for pod, devices in pods.items()]
+        binds = [{"uid": f"uid-{pod}", "name": pod, "node": node, "devices": devices} for pod, devices in pods.items()]
         epoch = int(name.partition("-")[0])
         return self._send_event("placements", "ADDED", {"name": name}, spec={"epoch": epoch, "binds": binds})
 
@@ -122,6 +130,16 @@ def half(scene: Scene) -> Scene:
     return scene.make(*A).commit("1-1-0", a_0=(0,), a_1=(1,)).bind("a-0", 0)
 
 
+def on_two_nodes(scene: Scene) -> Scene:
+    """Starts gang a, and commits gang b with one member on node n and one on node m."""
+    return scene.both().make(*B).write("1-2-0", b_0=(2,)).write_to_m("1-2-1", b_1=(0,)).lease("1-2-0", "1-2-1")
+
+
+def decide_again(scene: Scene) -> Scene:
+    """Binds the first member of gang b, and then the second one to a GPU that gang a has left since."""
+    return scene.bind("b-0", 2).end("a-1").commit("1-3-0", b_1=(1,)).bind("b-1", 1)
+
+
 def abandon(scene: Scene) -> Scene:
     scene.wanted["a"].abandoned = True
     return scene
@@ -156,6 +174,18 @@ GOOD: dict[str, Events] = {
     "a replacement gets the GPU of its predecessor": lambda s: (
         s.both().remove("a-0").make("a-2").commit("1-2-0", a_2=(0,)).bind("a-2", 0).wait(LAG + 1)
     ),
+    "a member that is decided again because its node is not ready": lambda s: (
+        decide_again(on_two_nodes(s).node("m", ready=False)).wait(LAG + 1)
+    ),
+    "a member that is decided again because its node was not ready for a moment": lambda s: (
+        decide_again(on_two_nodes(s).node("m", ready=False).node("m")).wait(LAG + 1)
+    ),
+    "a member that is decided again because its node is gone": lambda s: (
+        decide_again(on_two_nodes(s).node("m", kind="DELETED")).wait(LAG + 1)
+    ),
+    "a member that is decided again when a gap may hide why": lambda s: (
+        decide_again(on_two_nodes(s).gap()).wait(LAG + 1)
+    ),
     "a bind whose commit was missed in a gap": lambda s: s.make(*A).gap().bind("a-0", 0).bind("a-1", 1).wait(LAG + 1),
     "a pod of another scheduler that is left alone": lambda s: s.make("foreign-0", scheduler=OTHERS).wait(LAG + 1),
 }  # fmt: skip
@@ -173,7 +203,7 @@ BAD: dict[str, tuple[str, Events]] = {
     ),
     "a node with more pods than it has GPUs": (
         "S1",
-        lambda s: s.both().shrink(1).make(*B).commit("1-2-0", b_0=(2,), b_1=(3,)).bind("b-0", 2),
+        lambda s: s.both().node("n", 1).make(*B).commit("1-2-0", b_0=(2,), b_1=(3,)).bind("b-0", 2),
     ),
     "a gang that stays half bound": ("S2", lambda s: half(s).wait(HALF_TIMEOUT + 1)),
     "a lost member without a replacement": ("S2", lambda s: s.both().remove("a-1").wait(HALF_TIMEOUT + 1)),
@@ -183,7 +213,20 @@ BAD: dict[str, tuple[str, Events]] = {
     ),
     "a gang that holds GPUs and waits for those of another": (
         "S2",
-        lambda s: s.both().make(*B).commit("1-2-0", b_0=(2,), b_1=(1,)).bind("b-0", 2).end("a-1").bind("b-1", 1),
+        lambda s: s.both().make(*B).commit("1-2-0", b_0=(2,), b_1=(1,)).bind("b-0", 2).end("a-1").bind("b-1", 1)
+        .wait(LAG + 1),
+    ),
+    "a member that is decided again although no node was lost": (
+        "S2",
+        lambda s: decide_again(on_two_nodes(s)).wait(LAG + 1),
+    ),
+    "a member that is decided again when another node is lost": (
+        "S2",
+        lambda s: decide_again(on_two_nodes(s).node("n", ready=False).node("n")).wait(LAG + 1),
+    ),
+    "a member that is decided again although its node was lost only before its commit": (
+        "S2",
+        lambda s: decide_again(on_two_nodes(s.node("m", ready=False).node("m").wait(LAG + 1))).wait(LAG + 1),
     ),
     "a commit without a Placement": ("S2", lambda s: s.make(*A).lease("1-1-0").wait(LAG + 1)),
     "devices that change": ("S3", lambda s: s.both().bind("a-0", 3)),

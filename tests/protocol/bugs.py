@@ -38,7 +38,7 @@ CARRY, LEASE, INTENTS = (
     "tests/unit/scheduler/test_commit_log.py",
     "tests/unit/scheduler/test_intents.py",
 )
-COMMIT = "tests/unit/scheduler/test_committer.py"
+COMMIT, RETRY = "tests/unit/scheduler/test_committer.py", "tests/unit/core/test_retry.py"
 CLIENT, INFORMER = "tests/unit/k8s/test_client.py", "tests/unit/k8s/test_informer.py"
 SCHEDULER = "tests/unit/scheduler/test_scheduler.py"
 CEILINGS = "tests/unit/gangs/test_ceilings.py"

@@ -12,6 +12,7 @@ from tests.protocol.bugs import (
     INTENTS,
     LEASE,
     PROMISES,
+    RETRY,
     SCHEDULER,
     STANDBY,
     Bug,
@@ -140,6 +141,15 @@ COMMITS = (
         "    return [RaiseAttempt(entry.bind.uid, entry.bind.attempt + 1)]",
         "    state.ledger.end_bind(entry.bind.uid)\n    return []",
         (ENGINE, PROMISES),
+    ),
+    Bug(
+        "The rest of a gang starts although a node was lost before the commit",
+        "pods that wait for each other hold the GPUs that they wait for",
+        "src/gpu_scheduler/core/cycle/observe.py",
+        "    _give_up_short_gangs(state, binds)\n",
+        "",
+        (RETRY,),
+        "a world cannot tell whether the leader had seen the loss before it sent the first bind",
     ),
     Bug(
         "A late write of an attempt lowers a newer one",

@@ -51,6 +51,8 @@ class Rules:
         self._deletes: dict[str, list[str]] = {}
         self._committed_binds: dict[str, list[Entry]] = {}
         self._committed_at: dict[str, float] = {}
+        self._together: dict[str, list[Entry]] = {}
+        """The binds that were committed together with the last bind of a pod."""
         self._released: set[str] = set()
         self._used_by_others: set[str] = set()
         self._was_complete: set[str] = set()
@@ -71,6 +73,7 @@ class Rules:
             for bind in self._binds[name]:
                 self._committed_binds.setdefault(bind.uid, []).append(bind)
                 self._committed_at[bind.uid] = self._mirror.clock()
+                self._together[bind.uid] = self._binds[name]
             self._deletes[name] = [entry["uid"] for entry in spec.get("deletes") or ()]
             for entry in spec.get("deletes") or ():
                 pod = self._mirror.pods.get(entry["uid"])
@@ -149,12 +152,17 @@ class Rules:
             self._check_give_up(pod)
 
     def _check_give_up(self, pod: PodState) -> None:
-        entries = self._committed_binds.get(pod.uid)
-        node = self._mirror.nodes.get(entries[-1].node) if entries else None
+        """The reason may be the node of another member: a gang that would start below its minimum is given up whole."""
         if self._mirror.clock() - self._committed_at.get(pod.uid, 0.0) >= BIND_GIVE_UP_TIME:
             return
-        if node is not None and not node.was_degraded and node.name not in self._used_by_others:
-            raise BrokenPromise("rule 5", f"the bind of {pod.name} to {node.name} is given up without a reason")
+        start = [entry for entry in self._together.get(pod.uid, ()) if self._is_of(entry, pod.gang)]
+        nodes = [self._mirror.nodes.get(entry.node) for entry in start]
+        if nodes and not any(node is None or node.was_degraded or node.name in self._used_by_others for node in nodes):
+            raise BrokenPromise("rule 5", f"the bind of {pod.name} is given up without a reason")
+
+    def _is_of(self, entry: Entry, label: str) -> bool:
+        pod = self._mirror.pods.get(entry.uid) or self._mirror.past.get(entry.uid)
+        return pod is not None and pod.gang == label
 
     def _count(self, label: str) -> int:
         return sum(pod.counts for pod in self._mirror.pods.values() if pod.gang == label)

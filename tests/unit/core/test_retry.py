@@ -19,11 +19,11 @@ from gpu_scheduler.core.events import (
     SendBind,
 )
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.model import GangKey, PodPhase, Role
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.k8s.workqueue import FairLimiter, FairQueue
 from tests.unit.core.promises import Promises
-from tests.unit.core.world import Outcome, World, a_world, sent
+from tests.unit.core.world import Outcome, World, a_world, members, sent
 
 BROKEN = "broken"
 
@@ -242,6 +242,74 @@ def test_bind_that_succeeds_after_it_was_given_up_takes_no_gpu_of_another_pod(be
     settle(world, binds_get(Outcome.SUCCEEDS))
     promises.check_truth()
     assert (len(world.bound(bad)), len(world.bound(good))) == ((1, 0) if before else (0, 1))
+
+
+# -- binds given up before their commit is in the Lease
+
+
+def lose_a_node_before_the_commit(world: World) -> tuple[set[str], set[str]]:
+    """Loses the node of the commit's last bind before the Lease has the commit; returns the pods whose binds are sent
+    then, and those whose binds are given up."""
+    world.deliver_all()
+    (commit,) = sent(world.run_cycle(), Commit)
+    world.change_node(commit.binds[-1].node, ready=False)
+    world.deliver_all()
+    world.carry_out_all()
+    world.deliver_all()
+    effects = [flight.effect for flight in world.flights]
+    return {bind.bind.uid for bind in sent(effects, SendBind)}, {mark.uid for mark in sent(effects, RaiseAttempt)}
+
+
+def test_gang_that_loses_a_node_before_its_commit_does_not_start_below_its_minimum() -> None:
+    world = a_world(2, 1, 1)
+    rival = world.start("rival", 1, controlled=False)
+    world.settle()
+    key = world.start("a", 3, controlled=False)
+    assert lose_a_node_before_the_commit(world) == (set(), {"a-0", "a-1", "a-2"})
+    world.settle()
+    assert world.bound(key) == []
+    world.finish(rival)
+    world.pass_time(5)
+    assert len(world.bound(key)) == 3
+
+
+def test_other_gangs_of_a_commit_start_when_one_of_them_loses_its_node() -> None:
+    world = a_world(4, 1)
+    other = world.start("other", 2)
+    world.start("z", 3)
+    assert lose_a_node_before_the_commit(world) == ({"other-0", "other-1"}, {"z-0", "z-1", "z-2"})
+    world.settle()
+    assert len(world.bound(other)) == 2
+
+
+@pytest.mark.parametrize(
+    ("minimum", "roles", "starts"),
+    [(3, (), False), (2, (), True), (2, (Role("", 3),), False)],
+    ids=["the minimum", "a surplus member", "the minimum of its role"],
+)
+def test_gang_that_loses_a_node_before_its_commit_starts_with_what_is_left_of_its_surplus(
+    minimum: int, roles: tuple[Role, ...], starts: bool
+) -> None:
+    world = a_world(2, 1)
+    world.start("a", 3, minimum=minimum, roles=roles)
+    sends, _ = lose_a_node_before_the_commit(world)
+    assert sends == ({"a-0", "a-1"} if starts else set())
+
+
+@pytest.mark.parametrize("first", [PodPhase.RUNNING, PodPhase.SUCCEEDED])
+def test_gang_that_has_started_gets_the_replacements_whose_nodes_are_left(first: PodPhase) -> None:
+    world = a_world(1, 1, 1)
+    key = world.start("a", 3, controlled=False)
+    world.settle()
+    if first is PodPhase.SUCCEEDED:
+        world.end("a-0")
+    for lost in ("a-1", "a-2"):
+        world.end(lost, PodPhase.FAILED)
+        world.remove_pod(lost)
+    world.settle()
+    world.now += 10
+    world.create(*(replace(pod, uid=f"{pod.uid}-again") for pod in members(key, 3, controlled=False)[1:]))
+    assert lose_a_node_before_the_commit(world) == ({"a-1-again"}, {"a-2-again"})
 
 
 # -- reports

@@ -120,6 +120,13 @@ def give_up_without_a_reason(scene: Scene) -> None:
     scene.raise_attempt(pod)
 
 
+def give_up_for_the_node_of_another_gang(scene: Scene) -> None:
+    pod, other = scene.make(_alone("one"))[0], scene.make(_alone("other"))[0]
+    scene.commit((pod, "chosen", "0"), (other, "counted", ""))
+    scene.nodes.set_ready("counted", False)
+    scene.raise_attempt(pod)
+
+
 def lower_an_attempt(scene: Scene) -> None:
     pod = scene.make(_alone("one"))[0]
     scene.raise_attempt(pod, 2)
@@ -234,6 +241,7 @@ def take_a_reserved_slot(scene: Scene) -> None:
         ("rule 2", lower_an_epoch),
         ("rule 2", lead_without_a_new_epoch),
         ("rule 5", give_up_without_a_reason),
+        ("rule 5", give_up_for_the_node_of_another_gang),
         ("rule 5", lower_an_attempt),
         ("rule 6", restart_pods_without_a_controller),
         ("rule 6", restart_a_whole_gang),
@@ -423,6 +431,14 @@ def test_a_lost_gpu_is_a_reason_to_give_up_a_bind(scene: Scene) -> None:
     assert node is not None
     assert {node["status"][field][GPU] for field in ("capacity", "allocatable")} == {"1"}
     scene.raise_attempt(pod)
+
+
+def test_the_lost_node_of_another_member_is_a_reason_to_give_up_a_bind(scene: Scene) -> None:
+    pods = scene.make(Gang("pair", "annotation", 2, 2))
+    scene.commit((pods[0], "chosen", "0"), (pods[1], "counted", ""))
+    scene.nodes.set_ready("counted", False)
+    for pod in pods:
+        scene.raise_attempt(pod)
 
 
 def test_a_bind_may_be_given_up_after_three_times_the_refusal_timeout(

@@ -15,7 +15,7 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
-from gpu_scheduler.core.lifecycle import GangRecord, Setback
+from gpu_scheduler.core.lifecycle import GangRecord, Setback, collect_facts
 from gpu_scheduler.core.model import Gang, GangKey, Notes, Pod
 from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.reasons import Wake
@@ -351,9 +351,28 @@ def standby_cycle(state: State, now: float) -> None:
 def on_committed(state: State, event: Committed, now: float) -> list[Effect]:
     """Sends the binds and deletes of a commit that is in the Lease."""
     binds, deletes = state.ledger.mark_committed(event.sequence)
+    _give_up_short_gangs(state, binds)
     effects: list[Effect] = []
     for entry in binds:
         effects += give_up(state, entry, now) if entry.given_up else send_bind(state, entry)
         pod = state.pods[entry.bind.uid]
         state.dirty[state.key_of(pod)] = None
     return effects + [SendDelete(entry.delete) for entry in deletes]
+
+
+def _give_up_short_gangs(state: State, binds: list[OpenBind]) -> None:
+    """Gives up every bind of a gang that would start below its minimum, because some of its binds were given up.
+
+    None of them has been sent yet. The rest of the gang would hold its GPUs and wait for more.
+    """
+    given_up = {entry.bind.uid for entry in binds if entry.given_up}
+    if not given_up:
+        return
+    left = {uid: True for uid in state.ledger.committed if uid not in given_up}
+    short: set[GangKey] = set()
+    for key in {state.key_of(state.pods[uid]) for uid in given_up} & state.records.keys():
+        facts = collect_facts(state.records[key], left, state.ledger.deleting)
+        if facts.missing and not facts.live and not facts.succeeded:
+            short.add(key)
+    for entry in binds:
+        entry.given_up |= state.key_of(state.pods[entry.bind.uid]) in short
