@@ -109,6 +109,10 @@ class Engine:
         """Everything that a message about a gang needs; None for a gang that is not known."""
         return self._reporter.report(key, now)
 
+    def report_to_namespace(self, key: GangKey, now: float) -> GangReport | None:
+        """The report as readers of the gang's namespace may see it: it names no gang and no pod of another one."""
+        return self._reporter.report(key, now, reader=key.namespace)
+
     def gangs(self) -> list[GangSummary]:
         """Every gang that is known."""
         return gang_summaries(self.state)
