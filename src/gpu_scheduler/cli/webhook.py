@@ -12,7 +12,7 @@ from gpu_scheduler.cli.certs import dns_name_option
 from gpu_scheduler.cli.cluster_options import ClusterTarget, InvalidInputError, cluster_options
 from gpu_scheduler.cli.scheduler import begin_service, run_loop
 from gpu_scheduler.gangs.contract import WEBHOOK_SECRET
-from gpu_scheduler.webhook.policy import Denial
+from gpu_scheduler.webhook.denials import Denial
 
 if TYPE_CHECKING:
     from gpu_scheduler.k8s.connection import Connection

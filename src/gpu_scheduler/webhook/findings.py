@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gpu_scheduler.base.text import one_line
-from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
+from gpu_scheduler.webhook.denials import Denial
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 
 _MAX_LISTED = 8
 _MAX_PROBLEM_LENGTH = 400

@@ -25,9 +25,10 @@ from gpu_scheduler.webhook.containers import (
     all_containers,
     find_too_many_containers,
 )
+from gpu_scheduler.webhook.denials import Denial
 from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.injection import find_own_device_choices
-from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 
 
 class KnownNodes(NamedTuple):

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from gpu_scheduler.gangs.ceilings import NO_CEILINGS, Ceilings
 from gpu_scheduler.gangs.contract import SYSTEM
-
-
-class Denial(Enum):
-    """Pod settings that bypass the scheduler. A pod with one is refused if the policy denies it, else warned of."""
-
-    NVIDIA_VISIBLE_DEVICES = "nvidia-visible-devices"
-    PRIVILEGED = "privileged"
-    NODE_NAME = "node-name"
+from gpu_scheduler.webhook.denials import Denial
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gpu_scheduler.cli.main import cli
 from gpu_scheduler.cli.webhook import make_options
 from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.scheduler.settings import Settings
-from gpu_scheduler.webhook.policy import Denial
+from gpu_scheduler.webhook.denials import Denial
 from gpu_scheduler.webhook.renewal import CertificateLocation
 
 NONE: dict[str, Any] = {

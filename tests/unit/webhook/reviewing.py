@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.webhook.denials import Denial
 from gpu_scheduler.webhook.pods import KnownNodes
-from gpu_scheduler.webhook.policy import AdmissionPolicy, Denial
+from gpu_scheduler.webhook.policy import AdmissionPolicy
 from gpu_scheduler.webhook.reviews import respond
 
 GPU = "nvidia.com/gpu"

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.k8s.objects import Json
+from gpu_scheduler.webhook.denials import Denial
 from gpu_scheduler.webhook.pods import KnownNodes
-from gpu_scheduler.webhook.policy import Denial
 from tests.unit.webhook.reviewing import (
     CUDA,
     GPU,
