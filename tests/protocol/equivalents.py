@@ -369,13 +369,6 @@ EQUIVALENT = (
         "without empty slots the table grows",
     ),
     Equivalent(
-        "core/cycle/observe.py",
-        "_record_lost_slot",
-        "record.lost_slots = [*record.lost_slots[-15:], Slot(old.node, old.devices or (), old.role)]",
-        "record.lost_slots = [*record.lost_slots[-16:], Slot(old.node, old.devices or (), old.role)]",
-        "the number of remembered slots is a heuristic: a member without one is placed anywhere",
-    ),
-    Equivalent(
         "core/placement/place.py",
         "place_gang",
         "if everyone == (bid.needed,) and not bid.topology and bid.tie_break is None:",

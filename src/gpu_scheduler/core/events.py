@@ -133,7 +133,7 @@ Event = (
 
 
 class Bind(NamedTuple):
-    """The decision to bind a pod, at this attempt, to a node with devices."""
+    """The decision to bind a pod, at this attempt, to a node with devices, charged to a queue."""
 
     uid: str
     namespace: str
@@ -141,6 +141,7 @@ class Bind(NamedTuple):
     attempt: int
     node: str
     devices: tuple[int, ...]
+    queue: str = ""
 
 
 class DeleteCause(Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_scheduler.core.model import (
     NO_NOTES,
@@ -18,6 +18,7 @@ from gpu_scheduler.core.model import (
     Pod,
     PodPhase,
     Role,
+    Shape,
     Slot,
 )
 from gpu_scheduler.core.placement.domains import Bid
@@ -78,6 +79,14 @@ class Status:
     exists: bool = True
 
 
+class LostMember(NamedTuple):
+    """A member that was lost and has no replacement yet; the shape is None if only an earlier leader saw the loss."""
+
+    uid: str
+    slot: Slot
+    shape: Shape | None = None
+
+
 @dataclass(slots=True)
 class GangRecord:
     """The state of one gang in the engine. Only `members` and `gang` are observed; the rest can be derived again.
@@ -101,7 +110,7 @@ class GangRecord:
     last_refusal: Unplaceable | None = None
     notes: Notes = NO_NOTES
     reservation_unused: bool = False
-    lost_slots: list[Slot] = field(default_factory=list)
+    lost: list[LostMember] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     live_priority: int | None = None
     reported: Status | None = None

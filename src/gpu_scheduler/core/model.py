@@ -195,8 +195,9 @@ class Failure(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod as last observed. `gates` holds what keeps it from being scheduled at all (scheduling gates, DRA claims,
-    unbound volumes); a controller recreates a `controlled` pod; `permanent` marks static and DaemonSet pods; `ours` is
-    false for pods that name another scheduler; `failure` says how it failed."""
+    unbound volumes); a controller recreates a `controlled` pod; `ours` is false for pods that name another scheduler,
+    and `permanent` marks static and DaemonSet pods among these; `charged_queue` is the queue that the bind of a pod
+    recorded; `failure` says how it failed."""
 
     uid: str
     namespace: str
@@ -214,6 +215,7 @@ class Pod:
     priority: int = 0
     preempts: bool = True
     queue: str = ""
+    charged_queue: str | None = None
     created: float = 0.0
     index: int = 0
     ours: bool = True
@@ -305,11 +307,12 @@ class Slot(NamedTuple):
 class Notes:
     """What a leader leaves on a gang's object for the next leader.
 
-    Since when the gang is below its minimum, when members without pods were admitted, the slots it is nominated for and
-    since when, and the nodes being drained for it.
+    Since when the gang is below its minimum and how many lost members have no replacement yet, when members without
+    pods were admitted, the slots it is nominated for and since when, and the nodes being drained for it.
     """
 
     below_since: float | None = None
+    lost: int = 0
     admitted_at: float | None = None
     nomination: tuple[Slot, ...] = ()
     nominated_at: float | None = None

@@ -99,7 +99,7 @@ class State:
     def join(self, pod: Pod) -> GangRecord:
         """Adds a pod to its gang."""
         record = self.record_of(self.key_of(pod))
-        if record.gang is None and record.key.dialect == LONE_POD:
+        if record.key.dialect == LONE_POD and (record.gang is None or record.gang.queue != pod.queue):
             record.gang = Gang(record.key, queue=pod.queue, priority=pod.priority, created=pod.created)
         record.members[pod.uid] = pod
         self.dirty[record.key] = None
@@ -189,7 +189,13 @@ class State:
         return self.new_victim_priority < record.priority or self.quota.may_reclaim(self.queue_of(record))
 
     def queue_of(self, record: GangRecord) -> str:
-        """The queue that a gang is charged to."""
+        """The queue that a gang is charged to: the one that admitted its members, until they have ended.
+
+        A changed queue of its object takes effect after that: no member is charged to a queue that did not admit it.
+        """
+        admitted = self.quota.queue_of_gang(record.key)
+        if admitted is not None:
+            return admitted
         return record.gang.queue if record.gang is not None else ""
 
     def schedule_timer(self, when: float, key: GangKey) -> None:
@@ -214,14 +220,22 @@ class State:
 
     # -- usage of pods
 
-    def occupy(self, pod: Pod, node: str, devices: tuple[int, ...] | None) -> None:
-        """Counts a pod on a node, observed or decided; a node on which it was counted before is freed."""
+    def occupy(self, pod: Pod, node: str, devices: tuple[int, ...] | None, queue: str | None = None) -> None:
+        """Counts a pod on a node, observed or decided; a node on which it was counted before is freed.
+
+        It is charged to the queue that its bind names, and stays there until it ends.
+        """
         before = self.cluster.usage.get(pod.uid)
         self.cluster.add(pod, node, devices)
         if before is not None and before.node != node:
             self.changes |= Wake.FREED
-        if pod.ours and not pod.permanent:
-            self.quota.charge((pod,), self.queue_of(self.record_of(self.key_of(pod))))
+        if pod.ours:
+            record = self.record_of(self.key_of(pod))
+            recorded = queue if queue is not None else pod.charged_queue
+            if recorded is not None:
+                self.quota.charge((pod,), recorded, record.key)
+            else:  # bound by another client
+                self.quota.charge((pod,), self.queue_of(record))
 
     def vacate(self, uid: str) -> None:
         """Frees the usage of a pod."""

@@ -36,6 +36,7 @@ UNHEALTHY_DEVICES = f"{GROUP}/unhealthy-devices"
 DEVICES = f"{GROUP}/devices"
 VISIBLE_DEVICES = f"{GROUP}/visible-devices"
 ATTEMPT = f"{GROUP}/attempt"
+CHARGED_QUEUE = f"{GROUP}/charged-queue"
 NOTES = f"{GROUP}/notes"
 STATUS = f"{GROUP}/status"
 EPOCH = f"{GROUP}/epoch"
@@ -62,7 +63,7 @@ USER_ANNOTATIONS = (
 )  # fmt: skip
 """Annotations of ours that users write on pods and gang objects."""
 ANNOTATIONS = frozenset(USER_ANNOTATIONS) | {
-    ASSIGNS_DEVICES, UNHEALTHY_DEVICES, DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS, EPOCH, COMMITTED, SERVES,
-    MADE_BY, RESTARTS,
+    ASSIGNS_DEVICES, UNHEALTHY_DEVICES, DEVICES, VISIBLE_DEVICES, ATTEMPT, CHARGED_QUEUE, NOTES, STATUS, EPOCH,
+    COMMITTED, SERVES, MADE_BY, RESTARTS,
 }  # fmt: skip
 """Every annotation under gpu-scheduler.io that means something. Any other one is a mistake."""

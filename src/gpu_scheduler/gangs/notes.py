@@ -21,6 +21,7 @@ class _WireNotes(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True
     """The notes as JSON. A nomination is a list of node, role and the devices of each member there."""
 
     below_since: float | None = None
+    lost: int = 0
     admitted_at: float | None = None
     nominated_at: float | None = None
     nomination: tuple[tuple[str, str, tuple[tuple[int, ...], ...]], ...] = ()
@@ -42,6 +43,7 @@ def with_notes(gang: Gang, annotations: Mapping[str, str] | None, part: str = ""
         gang,
         notes=Notes(
             below_since=notes.below_since,
+            lost=notes.lost,
             admitted_at=notes.admitted_at,
             nominated_at=notes.nominated_at,
             nomination=tuple(Slot(node, held, role) for node, role, runs in notes.nomination for held in runs),
@@ -73,6 +75,7 @@ def _notes_of(status: Status) -> _WireNotes:
     runs = groupby(status.notes.nomination, key=lambda slot: (slot.node, slot.role))
     return _WireNotes(
         below_since=status.notes.below_since,
+        lost=status.notes.lost,
         admitted_at=status.notes.admitted_at,
         nominated_at=status.notes.nominated_at,
         nomination=tuple((node, role, tuple(slot.devices for slot in slots)) for (node, role), slots in runs),

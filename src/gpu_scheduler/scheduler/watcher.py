@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from gpu_scheduler.core.events import Bind, Event
-from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.contract import CHARGED_QUEUE, QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.dialects import GangContext, choose_resources
 from gpu_scheduler.gangs.dialects.workload import Workloads
 from gpu_scheduler.gangs.owners import Owners
@@ -133,7 +133,7 @@ class ClusterWatcher:
 
     def bind_annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
         """The annotations that a bind writes to its pod."""
-        return bind_annotations(pod, bind.devices, self._settings.core.gpu_resources)
+        return {CHARGED_QUEUE: bind.queue, **bind_annotations(pod, bind.devices, self._settings.core.gpu_resources)}
 
     def unbound_claims(self, pod: PodObject) -> dict[str, str]:
         """The claims that must become Bound before the pod is bound, with the node selected for each, if any."""

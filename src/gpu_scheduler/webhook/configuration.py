@@ -56,8 +56,8 @@ def make_policies(policy: AdmissionPolicy) -> dict[str, Json]:
         "gpu-scheduler-reserved": _policy(
             _pod_and_binding_rules(),
             [not_scheduler, _condition("reserved-annotation", _changes_reserved())],
-            f"{reserved} {GROUP}/devices, visible-devices, attempt, notes and status, and {RESERVED_PREFIX}*;"
-            " leave them as they are",
+            f"{reserved} {GROUP}/devices, visible-devices, attempt, charged-queue, notes and status, and"
+            f" {RESERVED_PREFIX}*; leave them as they are",
         ),
         "gpu-scheduler-gangs": _policy(
             [{**rule, "resources": [*rule["resources"], f"{rule['resources'][0]}/*"]} for rule in _gang_rules()],

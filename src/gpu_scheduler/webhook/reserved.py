@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from gpu_scheduler.gangs.contract import ATTEMPT, DEVICE_MAP, DEVICES, GPU_MILLI, NOTES, STATUS, VISIBLE_DEVICES
+from gpu_scheduler.gangs.contract import (
+    ATTEMPT,
+    CHARGED_QUEUE,
+    DEVICE_MAP,
+    DEVICES,
+    GPU_MILLI,
+    NOTES,
+    STATUS,
+    VISIBLE_DEVICES,
+)
 from gpu_scheduler.gangs.jobs import INDEX_LABELS
 from gpu_scheduler.gangs.options import quote
 from gpu_scheduler.gangs.pods.annotations import CONTAINER_DEVICES
 
-RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, NOTES, STATUS)
+RESERVED = (DEVICES, VISIBLE_DEVICES, ATTEMPT, CHARGED_QUEUE, NOTES, STATUS)
 RESERVED_PREFIX = CONTAINER_DEVICES
 RESERVED_ON_GANGS = (NOTES, STATUS)
 """The ones that the scheduler also writes on gang objects."""

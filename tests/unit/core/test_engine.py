@@ -919,36 +919,6 @@ def test_node_of_a_bind_wakes_waiting_gangs_when_its_pod_is_bound_elsewhere() ->
     assert len(world.bound(waits)) == 1
 
 
-@pytest.mark.parametrize("new_leader", [False, True])
-def test_pod_that_becomes_permanent_once_bound_ends_its_commit_and_leaves_its_queue(new_leader: bool) -> None:
-    """A pod of a DaemonSet waits like any other; once it is bound it is permanent."""
-    world = a_world(4)
-    world.put_queue(Queue("q", quota={GPU: 4}))
-    world.create(a_pod("daemon", shape_of(1), queue="q"))
-    world.deliver_all()
-    (commit,) = sent(world.run_cycle(), Commit)
-    world.carry_out_all()
-    assert list(world.lease) == [commit.sequence]
-    assert world.engine.state.quota.used("q")[GPU] == 1000
-    world.flights.clear()
-    world.change_pod("daemon", node="n0", devices=commit.binds[0].devices, permanent=True)
-    if new_leader:
-        world.crash()
-    world.settle()
-    state = world.engine.state
-    assert not world.lease
-    assert not state.ledger.binds
-    assert not state.records
-    assert not state.quota.used("q").get(GPU)
-    assert state.cluster.usage["daemon"].devices == commit.binds[0].devices
-    whole = world.start("a", 1, shape_of(4))
-    world.settle()
-    assert world.reasons(whole) >= {Reason.TOO_LARGE}
-    world.remove_pod("daemon")
-    world.settle()
-    assert len(world.bound(whole)) == 1
-
-
 def test_node_that_another_scheduler_nominated_a_pod_for_counts_as_used() -> None:
     world = World(None, a_node("n0", 1, assigns=False))
     world.create(a_pod("stranger", ours=False, nominated_node="n0"), a_pod("a"))

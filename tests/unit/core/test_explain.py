@@ -249,18 +249,6 @@ def test_pods_that_share_cards_by_a_map_hold_as_much_of_their_queue_as_it_charge
     assert explained(engine, key).report.holders == (Holder("ns/holder", 6, holder),)
 
 
-def test_permanent_pods_of_ours_hold_nothing_of_a_queue() -> None:
-    engine = cluster_of(machine("n0"))
-    engine.handle(QueueSeen(Queue("q", limit={GPU: 1})), 1.0)
-    agent = Pod("agent", "ns", "agent", worker(1), node="n0", devices=(7,), permanent=True)
-    engine.handle(PodSeen(agent), 1.0)
-    holder = submit(engine, "a", 1, worker(1), queue="q")
-    settle(engine)
-    waits = submit(engine, "b", 1, worker(1), queue="q")
-    settle(engine)
-    assert explained(engine, waits).report.holders == (Holder(str(holder), 1, holder),)
-
-
 @pytest.mark.parametrize("shape", [Shape(), mapped(0, 1, 2)], ids=["without cards", "with cards of a map"])
 def test_holders_of_anything_but_gpus_are_counted_as_they_ask(shape: Shape) -> None:
     engine = cluster_of(machine("n1"))

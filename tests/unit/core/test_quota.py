@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import GangSeen, PodSeen
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import DeviceMap, Gang, Queue, Shape
+from gpu_scheduler.core.model import DeviceMap, Expected, Gang, Queue, Shape
 from gpu_scheduler.core.queueing.quota import QuotaTracker
 from gpu_scheduler.core.reasons import Reason
 from tests.unit.core.world import GPU, NAMESPACE, a_key, a_pod, a_world, members, shape_of, share_of
@@ -196,18 +196,6 @@ def test_pod_observed_before_its_gang_is_charged_to_the_gangs_queue() -> None:
     assert not engine.state.quota.used("").get(GPU)
 
 
-def test_gang_that_changes_its_queue_takes_its_usage_along() -> None:
-    world = a_world(4)
-    world.put_queue(Queue("old"))
-    world.put_queue(Queue("new"))
-    key = world.start("a", 2, queue="old")
-    world.settle()
-    world.change_gang(key, queue="new")
-    world.settle()
-    assert world.engine.state.quota.used("new").get(GPU) == 2000
-    assert not world.engine.state.quota.used("old").get(GPU)
-
-
 def test_usage_of_ended_gangs_is_refunded_to_their_queue() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 4}))
@@ -310,19 +298,16 @@ def test_refusal_says_by_how_much_the_request_exceeds_the_limit(
     assert (refusal.short_by if refusal is not None else 0) == short_by
 
 
-@pytest.mark.parametrize("goes", [False, True])
-def test_gang_that_waits_for_quota_starts_when_another_gang_leaves_the_queue(goes: bool) -> None:
+def test_gang_that_waits_for_quota_starts_when_another_waiting_gang_leaves_the_queue() -> None:
     world = a_world(4)
     world.put_queue(Queue("q", limit={GPU: 2}))
-    first = world.start("a", 2, queue="q")
+    first = a_key("a")
+    world.submit(Gang(first, minimum=2, queue="q", expected=(Expected(shape_of(1), 2),)))
     world.settle()
     second = world.start("b", 2, queue="q")
     world.settle()
-    assert world.bound(second) == []
-    if goes:
-        world.remove_gang(first)
-    else:
-        world.change_gang(first, queue="")
+    assert world.bound(second) == [], "the slots of the first are reserved"
+    world.change_gang(first, queue="")
     world.settle()
     assert len(world.bound(second)) == 2
 
@@ -388,18 +373,3 @@ def test_resized_pod_is_charged_for_its_new_request() -> None:
     world.take_over()
     world.settle()
     assert dict(world.engine.state.quota.used("q")) == used
-
-
-def test_pod_that_changes_its_gang_is_charged_to_the_queue_of_the_new_one() -> None:
-    world = a_world(8)
-    for name in ("q", "r"):
-        world.put_queue(Queue(name, limit={GPU: 4}))
-    key = world.start("a", 2, queue="q", minimum=1)
-    world.settle()
-    other = a_key("b")
-    world.put_gang(Gang(other, minimum=1, queue="r", created=world.now))
-    for pod in world.bound(key):
-        world.change_pod(pod.uid, gang=other)
-    world.settle()
-    used = {name: world.engine.state.quota.used(name).get(GPU, 0) for name in ("q", "r")}
-    assert used == {"q": 0, "r": 2000}

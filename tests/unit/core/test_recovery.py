@@ -437,7 +437,10 @@ def test_slot_stays_held_while_deciding_pauses() -> None:
     assert record.reserved
 
 
-def test_slot_of_a_role_is_held_although_the_shape_of_another_role_is_unknown() -> None:
+@pytest.mark.parametrize(("new_leader", "started"), [(False, 0), (True, 1)])
+def test_new_leader_holds_the_slots_of_a_role_although_it_never_saw_the_shape_of_another(
+    new_leader: bool, started: int
+) -> None:
     world = a_world(3)
     key = a_key("a")
     gang = Gang(key, minimum=3, roles=(Role("lead", 1), Role("work", 2)))
@@ -446,9 +449,12 @@ def test_slot_of_a_role_is_held_although_the_shape_of_another_role_is_unknown() 
     for uid in ("a-lead-0", "a-work-1"):
         world.change_pod(uid, deleting=True)
     world.settle(controllers=False)
+    if new_leader:
+        world.take_over()
+        world.settle(controllers=False)
     pair, single = world.start("b", 2), world.start("c", 1)
     world.settle(controllers=False)
-    assert (len(world.bound(pair)), len(world.bound(single))) == (0, 1), "one of two free GPUs is held"
+    assert (len(world.bound(pair)), len(world.bound(single))) == (0, started), "both free GPUs are held, or one"
 
 
 def test_second_replacement_in_one_role_does_not_take_the_slot_of_another_role() -> None:

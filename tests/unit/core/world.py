@@ -378,7 +378,7 @@ class World:
         pod = self.pods.get(bind.uid)
         if pod is None or pod.node is not None or pod.deleting or pod.terminal or pod.version != version:
             return False
-        self.change_pod(bind.uid, node=bind.node, devices=bind.devices or None)
+        self.change_pod(bind.uid, node=bind.node, devices=bind.devices or None, charged_queue=bind.queue)
         return True
 
     def _delete(self, uid: str) -> None:

@@ -103,12 +103,25 @@ def test_a_pod_of_another_scheduler_counts_as_usage_only() -> None:
     assert (found.ours, found.nominated_node, found.gates, found.shape.gpus) == (False, "node2", (), 1)
 
 
-def test_static_pods_and_bound_daemon_pods_are_permanent() -> None:
-    assert decode(pod(nodeName="n", annotations={"kubernetes.io/config.mirror": "x"})).permanent
-    assert decode(pod(nodeName="n", meta=owned_by("DaemonSet"))).permanent
-    # Until it is bound, it is placed like any other pod.
-    assert not decode(pod(meta=owned_by("DaemonSet"))).permanent
-    assert not decode(pod(nodeName="n", meta=owned_by("Job"))).permanent
+def test_static_pods_and_bound_daemon_pods_of_other_schedulers_are_permanent() -> None:
+    other: dict[str, Any] = {"schedulerName": "default-scheduler"}
+    assert decode(pod(nodeName="n", annotations={"kubernetes.io/config.mirror": "x"}, **other)).permanent
+    assert decode(pod(nodeName="n", meta=owned_by("DaemonSet"), **other)).permanent
+    assert not decode(pod(meta=owned_by("DaemonSet"), **other)).permanent
+    assert not decode(pod(nodeName="n", meta=owned_by("Job"), **other)).permanent
+
+
+def test_pods_of_ours_are_never_permanent_whatever_they_claim_to_be() -> None:
+    assert not decode(pod(nodeName="n", annotations={"kubernetes.io/config.mirror": "x"})).permanent
+    assert not decode(pod(nodeName="n", meta=owned_by("DaemonSet"))).permanent
+
+
+def test_queue_that_a_bind_recorded_is_read_from_bound_pods_only() -> None:
+    recorded = {"gpu-scheduler.io/charged-queue": "research"}
+    assert decode(pod(nodeName="n", annotations=recorded)).charged_queue == "research"
+    assert decode(pod(nodeName="n", annotations={"gpu-scheduler.io/charged-queue": ""})).charged_queue == ""
+    assert decode(pod(nodeName="n")).charged_queue is None
+    assert decode(pod(annotations=recorded)).charged_queue is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gpu_scheduler.core.cycle.drain import (
     fits_empty,
     refuse_on_empty,
 )
-from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate
+from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate, reserve_nominated
 from gpu_scheduler.core.cycle.observe import end_quarantines, standby_cycle
 from gpu_scheduler.core.cycle.plan import CyclePlan
 from gpu_scheduler.core.cycle.preemption import refused_evictions, refused_on
@@ -30,7 +30,6 @@ from gpu_scheduler.core.queueing.bid import (
     excluded_nodes,
     expected_groups,
     make_bid,
-    nominated_placeholders,
     queue_position,
 )
 from gpu_scheduler.core.queueing.fairness import YIELDS_TURN, next_turn, yields_turn
@@ -330,7 +329,7 @@ def _retry_nominated(state: State, record: GangRecord, now: float, plan: CyclePl
         state.dirty[record.key] = None
         _start(state, record, placement, now, plan)
     else:
-        state.reserve_slots(record, nominated_placeholders(record, facts))
+        reserve_nominated(state, record, facts)
 
 
 def _renew_reservation(state: State, record: GangRecord, now: float, excluded: Bools | None) -> None:

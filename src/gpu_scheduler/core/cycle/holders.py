@@ -113,7 +113,7 @@ def hide_others(holders: Iterable[Holder], namespace: str | None) -> list[Holder
 
 def _gang_of(state: State, usage: Usage) -> GangKey | None:
     pod = usage.pod
-    member = pod.ours and not pod.permanent and pod.uid in state.pods
+    member = pod.ours and pod.uid in state.pods
     return state.key_of(pod) if member else None
 
 

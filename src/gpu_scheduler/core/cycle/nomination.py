@@ -27,8 +27,19 @@ def nominate(state: State, record: GangRecord, facts: GangFacts, bid: Bid, now: 
     record.refusal = Unplaceable((Refusal(Reason.EVICTING, short_by=len(eviction.pods)),), bid.needed, 0)
     state.nominated[record.key] = None
     state.schedule_timer(now + state.config.nominate, record.key)
-    state.reserve_slots(record, nominated_placeholders(record, facts))
+    reserve_nominated(state, record, facts)
     return True
+
+
+def reserve_nominated(state: State, record: GangRecord, facts: GangFacts) -> None:
+    """Reserves the nominated slots of a gang; drops the nomination if its queue may not take the waiting members."""
+    kept = nominated_placeholders(record, facts)
+    charge = state.quota.total_charge(pod.shape for pod, _ in kept)
+    if state.quota.refuse(state.queue_of(record), record.key.namespace, charge) is None:
+        state.reserve_slots(record, kept)
+    else:
+        drop_nomination(state, record)
+        state.dirty[record.key] = None
 
 
 def drop_nomination(state: State, record: GangRecord) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_scheduler.core.cycle.ledger import Ledger, OpenBind
+from gpu_scheduler.core.cycle.losses import adopt_losses, record_loss, replace_lost
 from gpu_scheduler.core.cycle.retry import give_up, send_bind
 from gpu_scheduler.core.events import (
     Committed,
@@ -14,8 +15,8 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
-from gpu_scheduler.core.lifecycle import FailedMember, GangRecord, Setback
-from gpu_scheduler.core.model import Failure, Gang, GangKey, Notes, Pod, PodPhase, Slot
+from gpu_scheduler.core.lifecycle import GangRecord, Setback
+from gpu_scheduler.core.model import Gang, GangKey, Notes, Pod
 from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.reasons import Wake
 from gpu_scheduler.core.state import State
@@ -55,18 +56,20 @@ def on_pod_changed(state: State, event: PodSeen, now: float) -> list[Effect]:
     if old == pod:
         return []
     state.pods[pod.uid] = pod
-    if not pod.ours or pod.permanent:
+    if not pod.ours:
         return _on_foreign_pod_changed(state, old, pod, now)
     if old is not None and state.key_of(old) != state.key_of(pod):
         _leave_gang(state, old)
     record = state.join(pod)
-    _record_lost_slot(state, record, (old, pod), now)
-    _end_finished_entries(state, pod, now)
+    record_loss(state, record, (old, pod), now)
+    decided = _end_finished_entries(state, pod, now)
     if pod.live:
         assert pod.node is not None
         state.occupy(pod, pod.node, pod.devices)
         if old is None or not old.live:
             state.changes |= Wake.POD_BOUND
+            if not decided:
+                replace_lost(state, record.lost, pod)  # another leader decided it
         elif _is_changed(old, pod):
             state.changes |= Wake.POD_BOUND | Wake.FREED
     elif pod.uid not in state.ledger.binds:
@@ -75,11 +78,8 @@ def on_pod_changed(state: State, event: PodSeen, now: float) -> list[Effect]:
 
 
 def _on_foreign_pod_changed(state: State, old: Pod | None, pod: Pod, now: float) -> list[Effect]:
-    """Counts a permanent pod or one of another scheduler; a pod that kube-scheduler nominated counts on that node."""
+    """Counts a pod of another scheduler; a pod that kube-scheduler nominated counts on that node."""
     _end_finished_entries(state, pod, now)
-    if old is not None and old.ours and not old.permanent:
-        state.quota.refund(pod.uid)
-        _leave_gang(state, old)
     node = pod.node or pod.nominated_node
     if node is None or pod.terminal:
         state.vacate(pod.uid)
@@ -129,14 +129,14 @@ def on_pod_deleted(state: State, event: PodGone, now: float) -> list[Effect]:
         return []
     # A bind that was sent may have succeeded although only the deletion of the pod was observed.
     may_run = pod.live or (event.maybe_bound and state.ledger.committed.get(pod.uid, False))
+    if pod.ours:
+        record_loss(state, state.records[state.key_of(pod)], (pod, None), now)
     _end_delete(state, pod)
     state.ledger.end_bind(pod.uid)
-    _forget_permanent(state, pod.uid)
-    if not pod.ours or pod.permanent:
+    if not pod.ours:
+        _forget_permanent(state, pod.uid)
         state.vacate(pod.uid)
         return []
-    record = state.records[state.key_of(pod)]
-    _record_lost_slot(state, record, (pod, None), now)
     _leave_gang(state, pod)
     usage = state.cluster.usage.get(pod.uid)
     if may_run and usage is not None and usage.devices:
@@ -161,32 +161,21 @@ def end_quarantines(state: State, now: float) -> None:
 
 
 def _leave_gang(state: State, pod: Pod) -> None:
+    state.quota.leave_gang(pod.uid)
     record = state.records.get(state.key_of(pod))
     if record is not None:
         record.members.pop(pod.uid, None)
         state.dirty[record.key] = None
 
 
-def _record_lost_slot(state: State, record: GangRecord, change: tuple[Pod | None, Pod | None], now: float) -> None:
-    """Records the slot of a lost member for its replacement."""
-    old, pod = change
-    if old is None or not old.live or old.deleting or old.node is None:
-        return
-    if pod is None or pod.deleting or pod.phase is PodPhase.FAILED:
-        record.lost_slots = [*record.lost_slots[-15:], Slot(old.node, old.devices or (), old.role)]
-        if pod is not None and pod.phase is PodPhase.FAILED:
-            record.last_failure = FailedMember(pod.namespace, pod.name, pod.failure or Failure(""))
-            state.back_off(record, now, Setback.MEMBER_FAILED)
-
-
-def _end_finished_entries(state: State, pod: Pod, now: float) -> None:
-    """Ends the ledger entries of a pod that are over."""
+def _end_finished_entries(state: State, pod: Pod, now: float) -> bool:
+    """Ends the ledger entries of a pod that are over; returns whether it had a bind."""
     ledger = state.ledger
     if pod.deleting or pod.terminal:
         _end_delete(state, pod)
     entry = ledger.binds.get(pod.uid)
     if entry is None:
-        return
+        return False
     given_up = pod.attempt > entry.bind.attempt
     if pod.node is not None or pod.terminal or pod.deleting or given_up:
         ledger.end_bind(pod.uid)
@@ -195,6 +184,7 @@ def _end_finished_entries(state: State, pod: Pod, now: float) -> None:
             record.bind_refused = ""
         if record is not None and given_up:
             state.back_off(record, now, Setback.BIND_FAILED)
+    return True
 
 
 def _end_delete(state: State, pod: Pod) -> None:
@@ -214,25 +204,31 @@ def _end_delete(state: State, pod: Pod) -> None:
 def on_gang_changed(state: State, gang: Gang) -> None:
     """Adds or updates a gang object. While another replica leads, its notes are taken over."""
     record = state.record_of(gang.key)
-    moved = state.queue_of(record) != gang.queue
+    queue = state.queue_of(record)
     awaited = record.gang.expected if record.gang is not None else ()
     if record.gang is not None and (record.gang.minimum, record.gang.roles) != (gang.minimum, gang.roles):
         state.note_new_victim(record.priority)  # it may have surplus members now
     record.gang = gang
     state.dirty[gang.key] = None
+    moved = state.queue_of(record) != queue
     if moved:
-        for uid in (*record.members, *record.reserved):
-            state.quota.move(uid, gang.queue)
+        _charge_unrecorded(state, record)
         state.changes |= Wake.FREED  # in its former queue
     if gang.expected != awaited:
         state.queue.remove(gang.key)  # its request changes: the old refusal does not apply to the new one
     if not state.leading:
         _read_notes(record)
-    elif record.notes.admitted_at is not None and gang.expected and gang.expected != awaited:
-        # The reserved slots do not match the expected members any more.
+    elif moved or (record.notes.admitted_at is not None and gang.expected and gang.expected != awaited):
+        # The reserved slots are charged to another queue, or do not match the expected members any more.
         state.release_slots(record)
         state.changes |= Wake.FREED
         state.reservations_to_renew[gang.key] = None
+
+
+def _charge_unrecorded(state: State, record: GangRecord) -> None:
+    """Charges the members that another client bound to the gang's present queue, as a new leader would."""
+    unrecorded = [pod for pod in record.members.values() if pod.live and pod.charged_queue is None]
+    state.quota.charge(unrecorded, state.queue_of(record))
 
 
 def _read_notes(record: GangRecord) -> None:
@@ -247,8 +243,7 @@ def on_gang_deleted(state: State, key: GangKey) -> None:
     if record is None:
         return
     record.gang = None
-    for uid in record.members:
-        state.quota.move(uid, state.queue_of(record))  # as a new leader would, which never observes the object
+    _charge_unrecorded(state, record)
     state.changes |= Wake.FREED
     record.notes = Notes(target=record.notes.target)
     state.nominated.pop(key, None)
@@ -292,6 +287,7 @@ def _adopt_notes(state: State, now: float) -> None:
             admitted_at=_not_after(record.notes.admitted_at, now),
             nominated_at=_not_after(record.notes.nominated_at, now),
         )
+        adopt_losses(record)
         if record.notes.nomination:
             state.nominated[key] = state.inherited_nominations[key] = None
             state.schedule_timer((record.notes.nominated_at or 0.0) + config.nominate, key)
@@ -317,7 +313,9 @@ def _roll_forward(state: State, entry: OpenBind, now: float) -> list[Effect]:
     _end_finished_entries(state, pod, now)
     if bind.uid not in state.ledger.binds:
         return []
-    state.occupy(pod, bind.node, bind.devices or None)
+    state.occupy(pod, bind.node, bind.devices or None, bind.queue)
+    if pod.ours:
+        replace_lost(state, state.records[state.key_of(pod)].lost, pod)
     slot = state.cluster.table.slots.get(bind.node)
     if slot is None or not state.cluster.table.ready[slot]:
         return give_up(state, entry, now)
@@ -344,8 +342,9 @@ def standby_cycle(state: State, now: float) -> None:
     state.fire_timers(now)
     end_quarantines(state, now)
     for key in state.dirty:
-        if key in state.records:
-            state.drop_if_empty(state.records[key])
+        record = state.records.get(key)
+        if record is not None and not state.drop_if_empty(record) and record.lost and not state.facts_of(record).broken:
+            record.lost.clear()
     state.dirty.clear()
 
 

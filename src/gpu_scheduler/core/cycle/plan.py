@@ -48,12 +48,13 @@ class CyclePlan:
         ranks = {role.name: role.rank for role in record.gang.roles} if record.gang is not None else {}
         if ranks:
             placement = sorted(placement, key=lambda item: ranks.get(item[0].role, 0))
-        state.quota.charge([pod for pod, _ in placement], queue)
         members, committed = record.members, state.ledger.committed
+        for bound, gang in ((True, record.key), (False, None)):
+            state.quota.charge([pod for pod, _ in placement if (pod.uid in members) is bound], queue, gang)
         for pod, (node, devices, _) in placement:
             uid = pod.uid
             if uid in members:
-                self._binds.append(Bind(uid, pod.namespace, pod.name, pod.attempt, node, devices))
+                self._binds.append(Bind(uid, pod.namespace, pod.name, pod.attempt, node, devices, queue))
                 committed[uid] = False
             else:
                 record.reserved.append(uid)

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 
+from gpu_scheduler.core.cycle.losses import kept_charge, replace_lost
 from gpu_scheduler.core.cycle.plan import CyclePlan
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
-from gpu_scheduler.core.model import OnMemberLost, Pod, Shape, Slot
+from gpu_scheduler.core.model import OnMemberLost, Pod, Slot
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
 from gpu_scheduler.core.placement.fit import fits
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.queueing.bid import make_bid, placeholder
-from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.queueing.quota import charge_of
+from gpu_scheduler.core.reasons import Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
+
+_MAX_REUSED = 16
+"""How many of the last lost slots are tried for each replacement."""
 
 
 def watch_minimum(state: State, record: GangRecord, facts: GangFacts, now: float, plan: CyclePlan) -> None:
     """Notes since when a gang is below its minimum; when the hold expires, deletes members with a controller."""
     if not facts.broken or facts.policy is OnMemberLost.SHRINK or record.gang is None:
-        record.update_notes(below_since=None)
+        record.update_notes(below_since=None, lost=0)
+        record.lost.clear()
         _end_hold(state, record)
         return
     below_since = record.notes.below_since if record.notes.below_since is not None else now
-    record.update_notes(below_since=below_since)
+    del record.lost[: -facts.missing]
+    record.update_notes(below_since=below_since, lost=len(record.lost))
     hold = record.gang.hold if record.gang.hold is not None else state.config.hold
     deadline = below_since + (0.0 if facts.policy is OnMemberLost.RESTART else hold)
     if now < deadline:
@@ -52,7 +61,10 @@ def _end_hold(state: State, record: GangRecord) -> None:
 
 
 def place_replacements(state: State, record: GangRecord, now: float, plan: CyclePlan) -> None:
-    """Places the replacements of a broken gang, in lost slots if these are free, and reserves slots for the rest."""
+    """Places the replacements of a broken gang, in lost slots if these are free, and holds slots for the rest.
+
+    A replacement of the lost shape keeps the charge of the lost member. Any other one asks the queue.
+    """
     if not plan.accepts_more:
         return  # the slots stay reserved
     held = [slot for _, slot in state.reserved_slots(record)]
@@ -61,20 +73,56 @@ def place_replacements(state: State, record: GangRecord, now: float, plan: Cycle
     if record.gang is None or facts.evicting:
         return
     if not facts.blocked and record.not_before <= now:
-        wanted = _replacements(facts)
+        wanted, refusal = _admitted(state, record, facts)
         placed = _reuse_lost_slots(state, record, wanted)
         placed += _reuse_reserved_slots(state, record, _without(wanted, placed), held)
         facts.ready = _without(wanted, placed)
         if facts.ready:
             placed += place_gang(state.cluster, _partial_bid(state, record, facts, now)) or []
             facts.ready = _without(facts.ready, placed)
-        refusal = diagnose(state.cluster, _partial_bid(state, record, facts, now)) if facts.ready else None
+        refused = Unplaceable((refusal,), facts.missing, 0) if refusal is not None else None
+        if facts.ready:
+            refused = diagnose(state.cluster, _partial_bid(state, record, facts, now))
         if placed:
             plan.start(record, placed)
-        if placed or refusal != record.refusal:
-            record.refusal = refusal
+        for pod, _ in placed:
+            replace_lost(state, record.lost, pod)
+        if placed or refused != record.refusal:
+            record.refusal = refused
             state.dirty[record.key] = None
-    _reserve_missing_slots(state, record, held)
+    _hold_lost_slots(state, record, held)
+
+
+def _admitted(state: State, record: GangRecord, facts: GangFacts) -> tuple[list[Pod], Refusal | None]:
+    """The waiting members that fill the gang's minima and that its queue may take beside the slots that stay held, and
+    why it may not take more.
+
+    A member that is charged as much as a lost one keeps that charge: it is no admission. For any other one the larger
+    of both charges counts, so that the queue stays within its limit whichever of the members find a place.
+    """
+    quota, queue = state.quota, state.queue_of(record)
+    wanted = _replacements(facts)[: state.config.max_binds_at_once]
+    if not quota.has_limits(queue):
+        return wanted, None
+    total: dict[str, int] = {}
+    for lost in record.lost:
+        _add(total, kept_charge(state, lost))
+    left = list(record.lost)
+    admitted: list[Pod] = []
+    for pod in wanted:
+        charge, kept = charge_of(pod.shape), kept_charge(state, replace_lost(state, left, pod))
+        if charge != kept:
+            _add(total, [(name, max(0, amount - dict(kept).get(name, 0))) for name, amount in charge])
+            refusal = quota.refuse(queue, record.key.namespace, total)
+            if refusal is not None:
+                return admitted, refusal
+        admitted.append(pod)
+    return admitted, None
+
+
+def _add(total: dict[str, int], charge: Iterable[tuple[str, int]]) -> None:
+    for name, amount in charge:
+        total[name] = total.get(name, 0) + amount
 
 
 def _without(pods: list[Pod], placed: Placement) -> list[Pod]:
@@ -106,61 +154,74 @@ def _replacements(facts: GangFacts) -> list[Pod]:
     return chosen
 
 
-def _reserve_missing_slots(state: State, record: GangRecord, held: list[Slot]) -> None:
-    """Reserves slots for the missing members, with the shape of a waiting replacement or else of a live member.
+def _hold_lost_slots(state: State, record: GangRecord, held: list[Slot]) -> None:
+    """Reserves slots of the lost shapes for lost members that have no replacement yet.
 
     `held` are the slots that were reserved for the gang so far and are not in use again.
     """
     facts = state.facts_of(record)
-    if not facts.missing:
+    if record.gang is None or not facts.missing or not record.lost:
         return
     reserved: Placement = []
     groups: list[MemberGroup] = []
-    for role, count in _missing_by_role(facts).items():
-        shape = _likely_shape(facts, role)
-        if shape is None:
-            continue
-        absent = [placeholder(record, shape, role, i) for i in range(count)]
-        reused = _reuse_lost_slots(state, record, absent)
-        reused += _reuse_reserved_slots(state, record, absent[len(reused) :], held)
+    absent = _absent_members(state, record, facts)
+    for _, same in groupby(absent, key=lambda pod: (pod.role, id(pod.shape))):
+        alike = list(same)
+        reused = _reuse_lost_slots(state, record, alike)
+        reused += _reuse_reserved_slots(state, record, alike[len(reused) :], held)
         reserved += reused
-        rest = absent[len(reused) :]  # equal pods: if one finds no old slot, the ones after it find none either
+        rest = alike[len(reused) :]  # equal pods: if one finds no old slot, the ones after it find none either
         if rest:
-            groups.append(MemberGroup(role, rest))
-    if groups and record.gang is not None:
+            groups.append(MemberGroup(rest[0].role, rest))
+    if groups:
         bid = Bid(groups, 0, topology=record.gang.topology)
         bid.anchors = tuple(pod.node for pod in facts.live if pod.node is not None)
         reserved += place_gang(state.cluster, bid) or []
     state.mark_reserved(record, reserved)
 
 
-def _missing_by_role(facts: GangFacts) -> dict[str, int]:
-    """The missing members by role; members that no role's minimum covers get the role of a waiting or live one."""
-    missing = facts.missing_by_role
-    rest = facts.missing - sum(missing.values())
-    like = facts.ready[0].role if facts.ready else facts.live[0].role if facts.live else ""
-    missing[like] = missing.get(like, 0) + rest
-    return {role: count for role, count in missing.items() if count}
+def _absent_members(state: State, record: GangRecord, facts: GangFacts) -> list[Pod]:
+    """Placeholder pods of the lost shapes, as many as the gang misses.
+
+    A loss that only an earlier leader saw has the shape of a live member. A slot that keeps no charge of a lost member
+    is held only if the queue may take it.
+    """
+    lacking = facts.missing_by_role
+    any_role = facts.missing - sum(lacking.values())
+    absent: list[Pod] = []
+    others: list[Pod] = []
+    for number, lost in enumerate(record.lost):
+        like = Pod("", "", "", lost.shape, role=lost.slot.role) if lost.shape else _live_member(facts, lacking)
+        if like is not None and lacking.get(like.role, 0) > 0:
+            lacking[like.role] -= 1
+        elif like is not None and any_role > 0:
+            any_role -= 1
+        else:
+            continue
+        group = absent if kept_charge(state, lost) else others
+        group.append(placeholder(record, like.shape, like.role, number))
+    total = state.quota.total_charge(pod.shape for pod in absent)
+    for pod in others:
+        _add(total, charge_of(pod.shape))
+        if state.quota.refuse(state.queue_of(record), record.key.namespace, total) is not None:
+            break
+        absent.append(pod)
+    return absent
 
 
-def _likely_shape(facts: GangFacts, role: str) -> Shape | None:
-    for pods in (facts.ready, facts.live):
-        for pod in pods:
-            if pod.role == role:
-                return pod.shape
-    return None
+def _live_member(facts: GangFacts, lacking: dict[str, int]) -> Pod | None:
+    """A live member like the one that was lost: of a role that lacks members, or else any."""
+    return next((pod for pod in facts.live if lacking.get(pod.role)), next(iter(facts.live), None))
 
 
 def _reuse_lost_slots(state: State, record: GangRecord, pods: list[Pod]) -> Placement:
     """Places pods on the slots of lost members, on the same devices, as far as these are free."""
     placed: Placement = []
     for pod in pods:
-        for slot in record.lost_slots:
+        for _, slot, _ in record.lost[-_MAX_REUSED:]:
             if slot.role == pod.role and _is_free(state, pod, slot):
                 state.cluster.add(pod, slot.node, slot.devices)
                 placed.append((pod, slot))
-                record.lost_slots.remove(slot)
-                record.lost_slots.append(slot)
                 break
     return placed
 

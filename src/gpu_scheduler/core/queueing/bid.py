@@ -196,7 +196,7 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
         or any(g.pods[0].shape.has_pod_terms or g.pods[0].shape.device_map or g.pods[0].deadline for g in bid.groups)
     )
     priority = effective_priority(record, facts)
-    queue = record.gang.queue
+    queue = state.queue_of(record)
     signature: Hashable = record.key
     if plain:
         what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology, g.whole) for g in bid.groups)

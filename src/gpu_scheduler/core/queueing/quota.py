@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from typing import NamedTuple
 
-from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, Pod, Queue, Shape
+from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, GangKey, Pod, Queue, Shape
 from gpu_scheduler.core.reasons import Reason, Refusal
 
 Charge = tuple[tuple[str, int], ...]
@@ -24,6 +25,14 @@ def charge_of(shape: Shape) -> Charge:
     return tuple(amounts)
 
 
+class _Entry(NamedTuple):
+    """What is charged for a pod. `gang` is set for a member that the queue admitted."""
+
+    queue: str
+    charge: Charge
+    gang: GangKey | None
+
+
 class QuotaTracker:
     """Queues and what they use. The quotas of `gpu_resources` are in whole GPUs, their use is in milli."""
 
@@ -31,7 +40,9 @@ class QuotaTracker:
         self._gpu_resources = frozenset(gpu_resources)
         self._queues: dict[str, Queue] = {}
         self._used: dict[str, dict[str, int]] = {}
-        self._charged: dict[str, tuple[str, Charge]] = {}
+        self._charged: dict[str, _Entry] = {}
+        # The queue of each gang with charged members, and how many there are.
+        self._gangs: dict[GangKey, tuple[str, int]] = {}
 
     def put(self, queue: Queue) -> bool:
         """Adds or changes a queue; False when nothing changed."""
@@ -57,42 +68,54 @@ class QuotaTracker:
         queue = self.queue(name)
         return queue is not DEFAULT_QUEUE
 
-    def charge(self, pods: Iterable[Pod], queue: str) -> None:
-        """Charges pods to a queue, each once, for its current request."""
+    def charge(self, pods: Iterable[Pod], queue: str, gang: GangKey | None = None) -> None:
+        """Charges pods to a queue, each once, for its current request; members with the gang that they belong to."""
         charged = self._charged
         used = self._used.setdefault(queue, {})
         fresh = []
         for pod in pods:
-            if pod.uid in charged and charged[pod.uid] != (queue, charge_of(pod.shape)):
+            if pod.uid in charged and charged[pod.uid] != (queue, charge_of(pod.shape), gang):
                 self.refund(pod.uid)
             if pod.uid not in charged:
                 fresh.append(pod)
         for _, alike in groupby(fresh, key=lambda pod: id(pod.shape)):  # one sum for pods with the same shape object
             same = list(alike)
-            entry = (queue, charge_of(same[0].shape))
+            entry = _Entry(queue, charge_of(same[0].shape), gang)
             for pod in same:
                 charged[pod.uid] = entry
-            for name, amount in entry[1]:
+            for name, amount in entry.charge:
                 used[name] = used.get(name, 0) + amount * len(same)
+        if gang is not None and fresh:
+            first, members = self._gangs.get(gang, (queue, 0))
+            self._gangs[gang] = first, members + len(fresh)
 
     def refund(self, uid: str) -> None:
         """Refunds what was charged for a pod."""
+        self.leave_gang(uid)
         found = self._charged.pop(uid, None)
         if found is not None:
-            queue, charge = found
-            used = self._used[queue]
-            for name, amount in charge:
+            used = self._used[found.queue]
+            for name, amount in found.charge:
                 used[name] -= amount
 
-    def move(self, uid: str, queue: str) -> None:
-        """Moves the charge of a pod to another queue, if it is charged at all."""
-        if uid in self._charged:
-            _, charge = self._charged[uid]
-            self.refund(uid)
-            self._charged[uid] = (queue, charge)
-            used = self._used.setdefault(queue, {})
-            for name, amount in charge:
-                used[name] = used.get(name, 0) + amount
+    def leave_gang(self, uid: str) -> None:
+        """Notes that a charged pod is no longer a member of its gang; it stays charged to its queue."""
+        found = self._charged.get(uid)
+        if found is None or found.gang is None:
+            return
+        self._charged[uid] = found._replace(gang=None)
+        queue, members = self._gangs.pop(found.gang)
+        if members > 1:
+            self._gangs[found.gang] = queue, members - 1
+
+    def is_charged(self, uid: str) -> bool:
+        """Whether a pod is charged to a queue."""
+        return uid in self._charged
+
+    def queue_of_gang(self, gang: GangKey) -> str | None:
+        """The queue that admitted the charged members of a gang; None if it has none."""
+        found = self._gangs.get(gang)
+        return found[0] if found is not None else None
 
     def used(self, queue: str) -> Mapping[str, int]:
         """What a queue uses, GPUs in milli."""

@@ -39,6 +39,7 @@ class BindEntry(msgspec.Struct):
     attempt: int
     node: str
     devices: list[Annotated[int, msgspec.Meta(ge=0, lt=MAX_DEVICES)]] = []
+    queue: str = ""
 
 
 class DeleteEntry(msgspec.Struct):
@@ -203,7 +204,7 @@ def _split(commit: Commit) -> Iterator[tuple[list[BindEntry], list[DeleteEntry]]
 
 def _entries(commit: Commit) -> Iterator[BindEntry | DeleteEntry]:
     for bind in commit.binds:
-        yield BindEntry(bind.uid, bind.namespace, bind.name, bind.attempt, bind.node, list(bind.devices))
+        yield BindEntry(bind.uid, bind.namespace, bind.name, bind.attempt, bind.node, list(bind.devices), bind.queue)
     for delete in commit.deletes:
         yield DeleteEntry(delete.uid, delete.namespace, delete.name, delete.cause)
 
@@ -211,6 +212,10 @@ def _entries(commit: Commit) -> Iterator[BindEntry | DeleteEntry]:
 def _join(sequence: int, specs: Iterable[PlacementSpec]) -> Commit:
     """Joins the chunks of a commit. One swap names all of them, so none is missing."""
     ordered = sorted(specs, key=lambda spec: spec.chunk)
-    binds = [Bind(b.uid, b.namespace, b.name, b.attempt, b.node, tuple(b.devices)) for s in ordered for b in s.binds]
+    binds = [
+        Bind(b.uid, b.namespace, b.name, b.attempt, b.node, tuple(b.devices), b.queue)
+        for spec in ordered
+        for b in spec.binds
+    ]
     deletes = [Delete(d.uid, d.namespace, d.name, d.cause) for spec in ordered for d in spec.deletes]
     return Commit(sequence, tuple(binds), tuple(deletes))

@@ -10,7 +10,7 @@ from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.cluster.device_table import MAX_DEVICES
 from gpu_scheduler.core.model import Failure, Gate, GateKind, Node, Pod, PodPhase, Shape, Taint, TaintEffect
 from gpu_scheduler.gangs.ceilings import NO_CEILINGS, Ceilings
-from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, ATTEMPT, DEVICES, UNHEALTHY_DEVICES
+from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, ATTEMPT, CHARGED_QUEUE, DEVICES, UNHEALTHY_DEVICES
 from gpu_scheduler.gangs.dialects import Membership
 from gpu_scheduler.gangs.pods.annotations import read_devices
 from gpu_scheduler.gangs.pods.device_map import pod_index, read_number
@@ -56,7 +56,6 @@ def decode_pod(
         unclear = (Gate(GateKind.BAD_REQUEST, member.problem),) if member.problem else ()
         barred = _forbidden(raw, options.ceilings) if ours else ()
         gates = (*wrong, *unclear, *barred, *_pod_gates(raw), *volumes.gates)
-    owner = _controller(meta)
     deadline = spec.active_deadline_seconds
     return Pod(
         uid=meta.uid,
@@ -75,11 +74,12 @@ def decode_pod(
         priority=_priority(raw, options),
         preempts=spec.preemption_policy != "Never",
         queue=member.queue,
+        charged_queue=annotations.get(CHARGED_QUEUE) if node is not None else None,
         created=parse_time(meta.creation_timestamp) or 0.0,
         index=pod_index(meta) or 0,
         ours=ours,
-        controlled=owner is not None,
-        permanent=_MIRROR in annotations or (node is not None and owner is not None and owner.kind == "DaemonSet"),
+        controlled=_controller(meta) is not None,
+        permanent=not ours and _is_permanent(meta, node),
         deleting=meta.deletion_timestamp is not None,
         gates=gates,
         nominated_node=(status.nominated_node_name or None) if not ours else None,
@@ -146,6 +146,14 @@ def decode_node(raw: NodeObject, options: DecodeOptions) -> Node:
         gpus=gpus,
         assigns_devices=labels.get(ASSIGNS_DEVICES) == "true",
         unhealthy=_unhealthy(meta, min(gpus, MAX_DEVICES)),
+    )
+
+
+def _is_permanent(meta: Meta, node: str | None) -> bool:
+    """Whether a pod is static, or a bound one of a DaemonSet."""
+    owner = _controller(meta)
+    return _MIRROR in (meta.annotations or _NOTHING) or (
+        node is not None and owner is not None and owner.kind == "DaemonSet"
     )
 
 
