@@ -35,6 +35,7 @@ from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.commit.quarantines import encode_quarantines
 from gpu_scheduler.scheduler.metrics import SchedulerMetrics
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
@@ -118,7 +119,13 @@ class Scheduler:
             settings.lease_duration,
             settings.renew,
         )
-        self._commit_log = CommitLog(clients.commits, candidate, settings.scheduler_names, self._metrics.count_swap)
+        self._commit_log = CommitLog(
+            clients.commits,
+            candidate,
+            settings.scheduler_names,
+            self._metrics.count_swap,
+            lambda: encode_quarantines(self._engine.quarantines()),
+        )
         self._intents = Intents(clients.commits, settings.namespace, self._commit_log.prove)
         self._committer = Committer(self._commit_log, self._intents, self._on_outcome, self._is_busy)
         self._binder = Binder(clients.binds, self._watcher, self._on_outcome, settings.in_flight)
