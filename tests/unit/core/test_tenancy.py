@@ -114,6 +114,21 @@ def test_slots_are_held_in_the_lost_shape_and_not_in_that_of_a_waiting_member() 
     assert (len(world.bound(other)), len(world.bound(another))) == (6, 0)
 
 
+def test_member_like_the_lost_one_is_placed_before_a_larger_one_that_waits() -> None:
+    world = a_limited_world(8, 2)
+    key = world.start("a", 2, queue="q", controlled=False)
+    world.settle()
+    world.end("a-1", PodPhase.FAILED)
+    world.settle()
+    world.now += 120
+    add(world, key, 1, gpus=6)
+    world.settle()
+    assert gpus_of(world, key) == 1
+    add(world, key, 1)
+    world.settle()
+    assert gpus_of(world, key) == 2
+
+
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_replacement_that_is_charged_as_the_lost_member_was_is_no_admission(gpus: int) -> None:
     """Lowering a limit evicts nothing: a lost member is replaced although the queue is above its limit now."""

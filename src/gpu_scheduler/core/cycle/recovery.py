@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
@@ -101,7 +102,7 @@ def _admitted(state: State, record: GangRecord, facts: GangFacts) -> tuple[list[
     of both charges counts, so that the queue stays within its limit whichever of the members find a place.
     """
     quota, queue = state.quota, state.queue_of(record)
-    wanted = _replacements(facts)[: state.config.max_binds_at_once]
+    wanted = _replacements(record, facts)[: state.config.max_binds_at_once]
     if not quota.has_limits(queue):
         return wanted, None
     total: dict[str, int] = {}
@@ -139,12 +140,20 @@ def _partial_bid(state: State, record: GangRecord, facts: GangFacts, now: float)
     return replace(bid, groups=existing, needed=0, role_needs={}, excluded=None)
 
 
-def _replacements(facts: GangFacts) -> list[Pod]:
-    """The waiting members that fill the gang's minima; members beyond these would take the lost slots."""
+def _replacements(record: GangRecord, facts: GangFacts) -> list[Pod]:
+    """The waiting members that fill the gang's minima, first the ones like a lost member; members beyond these would
+    take the lost slots."""
+    lost = Counter((one.slot.role, charge_of(one.shape)) for one in record.lost if one.shape is not None)
+    alike: list[Pod] = []
+    others: list[Pod] = []
+    for pod in facts.ready:
+        what = (pod.role, charge_of(pod.shape))
+        lost[what] -= 1
+        (alike if lost[what] >= 0 else others).append(pod)
     lacking = facts.missing_by_role
     any_role = facts.missing - sum(lacking.values())
     chosen: list[Pod] = []
-    for pod in facts.ready:
+    for pod in (*alike, *others):
         if lacking.get(pod.role, 0) > 0:
             lacking[pod.role] -= 1
             chosen.append(pod)
