@@ -14,7 +14,7 @@ from gpu_scheduler.cli.checks import permissions
 from gpu_scheduler.gangs.contract import WEBHOOK, WEBHOOK_SECRET
 from gpu_scheduler.gangs.rights import Right
 from gpu_scheduler.operator.pod_groups import SCHEDULER_PLUGINS, VOLCANO
-from gpu_scheduler.webhook.configuration import make_configurations, make_policies
+from gpu_scheduler.webhook.configuration import make_configurations, make_policies, make_tenant_policies
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 
 FILES = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "files"
@@ -81,13 +81,15 @@ def make_files() -> dict[str, str]:
 
 
 def _webhook_files() -> dict[str, str]:
-    policy = AdmissionPolicy(frozenset({"SCHEDULER_NAMES"}), (), scheduler_account="SCHEDULER_ACCOUNT")
+    policy = AdmissionPolicy(frozenset({"SCHEDULER_NAMES"}), ("GPU_RESOURCES",), scheduler_account="SCHEDULER_ACCOUNT")
     made = make_configurations({"url": ""}, policy, system_namespace="SYSTEM_NAMESPACE", guard=True)
     files = {}
     for kind, configuration in zip(("mutating", "validating"), made, strict=True):
         hooks = [{key: hook[key] for key in hook if key != "clientConfig"} for hook in configuration["webhooks"]]
         files[f"{kind}-webhooks.yaml"] = HEAD + _write(hooks)
-    files["admission-policies.yaml"] = HEAD.replace(" and adds clientConfig", "") + _write(make_policies(policy))
+    head = HEAD.replace(" and adds clientConfig", "")
+    files["admission-policies.yaml"] = head + _write(make_policies(policy))
+    files["tenant-policies.yaml"] = head + _write(make_tenant_policies(policy))
     return files
 
 

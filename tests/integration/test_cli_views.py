@@ -20,7 +20,7 @@ from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang, gang_job, member, queue
 from tests.integration.live import Live, World, free_port
 from tests.integration.running import PROGRAM, TIMEOUT, Follower, eventually, run_program
-from tests.integration.scenes import metadata
+from tests.integration.scenes import force, metadata
 from tests.integration.test_commands import assert_one_line
 
 GPU = "nvidia.com/gpu"
@@ -65,6 +65,34 @@ def busy(live: Live) -> Live:
     live.create(*gang("volcano", "train", 2, gpus=8), *gang("volcano", "few", 3)[:2], *gang("volcano", "lost", 2)[1:])
     live.wait_reason("train-0", "holds 24")
     return live
+
+
+# -- quarantine
+
+
+def test_nodes_and_doctor_show_the_gpus_that_the_leader_keeps_in_quarantine(world: World) -> None:
+    live = world.cluster("--nodes", "1")
+    config = Path(live.cluster.folder.parent) / f"{live.cluster.folder.name}.yaml"
+    config.write_text("quarantineSeconds: 600\n")
+    world.scheduler(live, "--config", str(config)).run()
+    live.create(member("first", 8))
+    live.wait_bound("first")
+    force(live, "first")
+
+    def held() -> list[Json]:
+        (node,) = read(live, "nodes")
+        return [part for device in node["devices"] for part in device["held"] if part["hold"] == "quarantined"]
+
+    found = eventually(held, "the quarantine on the Lease")
+    assert [part["holder"] for part in found] == [f"{live.namespace}/first"] * 8
+    assert all(part["until"] for part in found)
+    (check,) = [one for one in read(live, "doctor") if one["check"] == "quarantine"]
+    assert (check["level"], check["message"].startswith("8 GPUs of pods that vanished")) == ("warn", True)
+    live.create(member("second", 8))
+    assert "holds 8" in eventually(
+        lambda: text if "holds 8" in (text := view(live, "explain", "-n", live.namespace, "second").stdout) else "",
+        "a message that counts the GPUs in quarantine",
+    )
 
 
 # -- gangs

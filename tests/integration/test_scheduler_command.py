@@ -123,6 +123,7 @@ NUMBERS = (
     "longest_wait_seconds",
     "kept_slots",
     "quarantined_pods",
+    "quarantined_gpus",
     "open_binds",
     "open_deletes",
     "refused_deletes",

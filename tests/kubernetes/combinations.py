@@ -22,6 +22,11 @@ COMBINATIONS: dict[str, Json] = {
         "webhook": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}}}
     },
     "no policy": {"admissionPolicy": {"enabled": False}},
+    "tenants": {"tenancy": {"policy": {"enabled": True, "namespaceSelector": {"matchLabels": {"tenant": "true"}}}}},
+    "tenants with shares": {
+        "scheduler": {"schedulerNames": ["volcano", "gpu-scheduler"], "settings": {"gpuResources": ["amd.com/gpu"]}},
+        "tenancy": {"policy": {"enabled": True, "requireRequests": False}},
+    },
     "an operator": {"operator": {"enabled": True}},
     "an operator without gangs": {"operator": {"enabled": True, "gangSchedulerName": "none"}},
     "everything": {

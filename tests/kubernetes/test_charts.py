@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from gpu_scheduler.cli.main import cli
+from gpu_scheduler.core.state import Config
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.scheduler.settings import FIELDS, load_settings
-from gpu_scheduler.webhook.configuration import make_configurations, make_policies
+from gpu_scheduler.webhook.configuration import make_configurations, make_policies, make_tenant_policies
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.kubernetes.charts import CHARTS, HelmError, render, run_helm
 from tests.kubernetes.combinations import CA, COMBINATIONS, SYSTEM
@@ -35,6 +36,12 @@ POLICY = {
     for kind in ("", "Binding")
     for name in ("reserved", "gangs", "bindings")
 }
+TENANTS = {
+    f"ValidatingAdmissionPolicy{kind}/gpu-scheduler-tenant-{name}"
+    for kind in ("", "Binding")
+    for name in ("schedulers", "nodes", "requests")
+}
+WITH_SHARES = {name for name in TENANTS if not name.endswith("requests")}
 HOOKS = {
     "ClusterRole/gpu-scheduler-webhook",
     "ClusterRoleBinding/gpu-scheduler-webhook",
@@ -73,6 +80,8 @@ MADE = {
     "cert-manager": ALWAYS | QUOTA | POLICY | HOOKS | SERVICE | CERTIFICATE | ISSUER,
     "an issuer of cert-manager": ALWAYS | QUOTA | POLICY | HOOKS | SERVICE | CERTIFICATE,
     "no policy": ALWAYS | QUOTA | HOOKS | OWN | SERVICE,
+    "tenants": ALWAYS | QUOTA | POLICY | TENANTS | HOOKS | OWN | SERVICE,
+    "tenants with shares": ALWAYS | QUOTA | POLICY | WITH_SHARES | HOOKS | OWN | SERVICE,
     "an operator": ALWAYS | QUOTA | POLICY | HOOKS | OWN | SERVICE | OPERATOR | EVERYWHERE,
     "an operator without gangs": ALWAYS | QUOTA | POLICY | HOOKS | OWN | SERVICE | OPERATOR | EVERYWHERE,
     "everything": ALWAYS
@@ -313,6 +322,27 @@ def test_the_admission_policies_equal_those_of_the_program(rendered: dict[str, l
         assert pick(rendered["defaults"], f"ValidatingAdmissionPolicy/{name}")["spec"] == spec
         binding = pick(rendered["defaults"], f"ValidatingAdmissionPolicyBinding/{name}")["spec"]
         assert binding == {"policyName": name, "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "selector"),
+    [("tenants", {"matchLabels": {"tenant": "true"}}), ("tenants with shares", {})],
+)
+def test_the_tenant_policies_equal_those_of_the_program(
+    name: str, selector: Json, rendered: dict[str, list[Json]]
+) -> None:
+    scheduler: Json = COMBINATIONS[name].get("scheduler", {})
+    names = scheduler.get("schedulerNames", ["gpu-scheduler"])
+    gpus = scheduler.get("settings", {}).get("gpuResources", Config().gpu_resources)
+    system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", SYSTEM]}
+    wanted = make_tenant_policies(AdmissionPolicy(frozenset(names), tuple(gpus)))
+    found = {one["metadata"]["name"]: one["spec"] for one in rendered[name] if "tenant-" in one["metadata"]["name"]}
+    for policy in found:
+        assert pick(rendered[name], f"ValidatingAdmissionPolicy/{policy}")["spec"] == wanted[policy]
+        binding = pick(rendered[name], f"ValidatingAdmissionPolicyBinding/{policy}")["spec"]
+        assert binding["validationActions"] == ["Deny"]
+        assert binding["matchResources"] == {"namespaceSelector": {**selector, "matchExpressions": [system]}}
+    assert (found.keys() == wanted.keys()) == (name == "tenants")
 
 
 # -- the check

@@ -167,6 +167,27 @@ securityContext:
 system:serviceaccount:{{ .Release.Namespace }}:gpu-scheduler
 {{- end }}
 
+{{/* A ValidatingAdmissionPolicy and its binding, in all namespaces or in those that a selector selects. */}}
+{{- define "gpu-scheduler.policy" }}
+{{- $meta := include "gpu-scheduler.clusterMeta" . }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {{- $meta | nindent 2 }}
+spec: {{- toYaml .spec | nindent 2 }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {{- $meta | nindent 2 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+  {{- with .namespaces }}
+  matchResources:
+    namespaceSelector: {{- toYaml . | nindent 6 }}
+  {{- end }}
+{{- end }}
+
 {{/* The webhooks of one configuration for this installation, without clientConfig. */}}
 {{- define "gpu-scheduler.webhooks" -}}
 {{- $names := printf "[\"%s\"]" (.root.Values.scheduler.schedulerNames | sortAlpha | join "\", \"") -}}

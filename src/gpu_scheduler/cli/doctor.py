@@ -91,6 +91,7 @@ async def _checks(client: Client, connection: Connection, settings: Settings) ->
     async for check in _check_scheduler(client, view, settings):
         yield check
     yield cluster.check_nodes(view.engine)
+    yield cluster.check_quarantine(view.engine, view.now)
     for check in cluster.check_gangs(view.engine, view.now):
         yield check
     for check in _check_names(view):

@@ -17,6 +17,7 @@ from gpu_scheduler.core.cycle.inventory import (
     member_reports,
     node_reports,
     pod_differences,
+    quarantines,
     queue_reports,
 )
 from gpu_scheduler.core.cycle.report import GangReport, Reporter
@@ -33,6 +34,7 @@ from gpu_scheduler.core.events import (
     NodeSeen,
     PodGone,
     PodSeen,
+    Quarantined,
     QueueGone,
     QueueSeen,
     TookOver,
@@ -75,6 +77,8 @@ class Engine:
                 return observe.on_pod_changed(state, event, now)
             case PodGone():
                 return observe.on_pod_deleted(state, event, now)
+            case Quarantined():
+                observe.on_quarantined(state, event, now)
             case NodeSeen():
                 return observe.on_node_changed(state, event, now)
             case NodeGone():
@@ -109,6 +113,10 @@ class Engine:
         """Everything that a message about a gang needs; None for a gang that is not known."""
         return self._reporter.report(key, now)
 
+    def report_to_namespace(self, key: GangKey, now: float) -> GangReport | None:
+        """The report as readers of the gang's namespace may see it: it names no gang and no pod of another one."""
+        return self._reporter.report(key, now, reader=key.namespace)
+
     def gangs(self) -> list[GangSummary]:
         """Every gang that is known."""
         return gang_summaries(self.state)
@@ -133,6 +141,10 @@ class Engine:
     def pod_differences(self, versions: Mapping[str, tuple[str, str]]) -> list[str]:
         """What the engine knows wrongly about pods, given their names and versions by uid; every line is a bug."""
         return list(pod_differences(self.state, versions))
+
+    def quarantines(self) -> list[Quarantined]:
+        """The pods that vanished and whose devices stay unused for some time."""
+        return quarantines(self.state)
 
     def totals(self) -> Mapping[str, int]:
         """What all nodes together offer of every resource."""

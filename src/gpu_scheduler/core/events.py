@@ -42,6 +42,15 @@ class PodGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """The leader keeps the devices of a pod that vanished unused for some time, and its queue charged for them."""
+
+    pod: Pod
+    until: float
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GangSeen:
     """A gang object was added or changed."""
 
@@ -118,6 +127,7 @@ Event = (
     | NodeGone
     | PodSeen
     | PodGone
+    | Quarantined
     | GangSeen
     | GangGone
     | QueueSeen

@@ -8,24 +8,34 @@ from dataclasses import dataclass, field, replace
 from gpu_scheduler.base.text import join
 from gpu_scheduler.core.model import Gang
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.gangs.options import quote
+from gpu_scheduler.gangs.contract import EXPECTED_RUNTIME, HOLD, TIMEOUT
+from gpu_scheduler.gangs.options import MAX_MEMBERS, quote, read_options
 from gpu_scheduler.k8s.objects import Json, PodSpec
 
 OTHER_NAMESPACES = "*"
 """Stands for every namespace that `priority_classes` does not name."""
 
+MAX_HOLD = 3600.0
+"""The longest that slots are held for a gang, in seconds, unless the administrator sets another."""
+
 _MAX_LISTED = 8
+_TEN_YEARS = 10 * 365 * 86_400.0
+"""The ceiling of durations that concern only the gang itself: times beyond it could not be shown."""
+_OWN_DURATIONS = {TIMEOUT: "timeout", EXPECTED_RUNTIME: "expected_runtime"}
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """The longest grace period of a pod in seconds, and the priority classes that each namespace may use.
 
-    A namespace that `priority_classes` covers neither by name nor by "*" may use every class.
+    A namespace that `priority_classes` covers neither by name nor by "*" may use every class. `max_hold` is the longest
+    time in seconds for which a gang may have slots held, `max_members` the largest minimum of a gang.
     """
 
     max_grace: float = Config().max_grace
     priority_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    max_hold: float = MAX_HOLD
+    max_members: int = MAX_MEMBERS
 
     def classes_of(self, namespace: str) -> frozenset[str] | None:
         """Returns the priority classes that a namespace may use; None for all."""
@@ -59,15 +69,40 @@ class Ceilings:
         if grace is None or grace <= self.max_grace:
             return ""
         what = f"{quote(grace)} is longer than pods may take to end here"
-        return f"spec.terminationGracePeriodSeconds: {what}; write at most {self.max_grace:g}"
+        return f"spec.terminationGracePeriodSeconds: {what}; write at most {_seconds(self.max_grace)}"
 
     def find_problems(self, namespace: str, spec: PodSpec) -> Iterator[str]:
         """Yields a line for each field of a pod of ours that is not allowed."""
         yield from filter(None, (self.find_grace_problem(spec), self.find_priority_problem(namespace, spec)))
 
+    def find_option_problems(self, annotations: Mapping[str, str]) -> Iterator[str]:
+        """Yields a line for each duration among annotations that is too long."""
+        durations = read_options(annotations)[0]
+        if durations.get("hold", 0.0) > self.max_hold:
+            what = f"{quote(annotations[HOLD])} is longer than slots are held here"
+            yield f"{HOLD}: {what}; write at most {_seconds(self.max_hold)}"
+        for name, attribute in _OWN_DURATIONS.items():
+            if durations.get(attribute, 0.0) > _TEN_YEARS:
+                what = f"{quote(annotations[name])} is longer than ten years"
+                yield f"{name}: {what}; write at most {_seconds(_TEN_YEARS)}"
+
+    def find_minimum_problem(self, minimum: int, field: str) -> str:
+        """Returns the problem of a job's minimum that its gang may not have, or ""."""
+        if minimum <= self.max_members:
+            return ""
+        return f"{field}: {minimum} pods are more than a gang may have; write at most {self.max_members}"
+
+    def limit(self, gang: Gang) -> Gang:
+        """Returns the gang with its durations cut to what is allowed."""
+        hold, timeout = _at_most(gang.hold, self.max_hold), _at_most(gang.timeout, _TEN_YEARS)
+        runtime = _at_most(gang.expected_runtime, _TEN_YEARS)
+        if (hold, timeout, runtime) == (gang.hold, gang.timeout, gang.expected_runtime):
+            return gang
+        return replace(gang, hold=hold, timeout=timeout, expected_runtime=runtime)
+
 
 NO_CEILINGS = Ceilings()
-"""The default: grace periods have their default ceiling, and every priority class may be used."""
+"""The default: every number has its default ceiling, and every priority class may be used."""
 
 
 def with_priority(
@@ -88,6 +123,15 @@ def with_priority(
     if problem:
         return replace(gang, priority=None, problem=gang.problem or problem)
     return replace(gang, priority=priority)
+
+
+def _at_most(seconds: float | None, most: float) -> float | None:
+    return None if seconds is None else min(seconds, most)
+
+
+def _seconds(number: float) -> str:
+    """A number of seconds without an exponent."""
+    return f"{number:.15g}"
 
 
 def _right(allowed: frozenset[str]) -> str:

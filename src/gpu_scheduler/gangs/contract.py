@@ -42,6 +42,7 @@ STATUS = f"{GROUP}/status"
 EPOCH = f"{GROUP}/epoch"
 COMMITTED = f"{GROUP}/committed"
 SERVES = f"{GROUP}/serves"
+QUARANTINED = f"{GROUP}/quarantined"
 # Annotations that only the operator writes.
 MADE_BY = f"{GROUP}/made-by"
 RESTARTS = f"{GROUP}/restarts"
@@ -64,6 +65,6 @@ USER_ANNOTATIONS = (
 """Annotations of ours that users write on pods and gang objects."""
 ANNOTATIONS = frozenset(USER_ANNOTATIONS) | {
     ASSIGNS_DEVICES, UNHEALTHY_DEVICES, DEVICES, VISIBLE_DEVICES, ATTEMPT, CHARGED_QUEUE, NOTES, STATUS, EPOCH,
-    COMMITTED, SERVES, MADE_BY, RESTARTS,
+    COMMITTED, SERVES, QUARANTINED, MADE_BY, RESTARTS,
 }  # fmt: skip
 """Every annotation under gpu-scheduler.io that means something. Any other one is a mistake."""

@@ -64,7 +64,7 @@ def expect_members(
         amounts = read_amounts(share, "spec.minResources")
     except QuantityError as error:
         raise BadOptionError(str(error)) from None
-    executors = read_executors(raw)
+    executors = read_executors(raw, context)
     if pods:
         return expect_executors(amounts, executors, pods, context) if minimum == 1 else ()
     count = executors or minimum

@@ -31,7 +31,9 @@ DEFAULT_QUEUE_NAME = "default"
 """The queue of gangs that name none."""
 
 MAX_MEMBERS = 20_000
-"""The largest minimum: every reserved slot takes time and memory."""
+"""The largest minimum, unless the administrator sets another: every reserved slot takes time and memory."""
+MAX_RULES = 16
+"""The most topology rules of a gang."""
 
 _MAX_QUOTED = 60
 _UNKNOWN_KEYS = 8
@@ -89,12 +91,12 @@ def refuse_namespace(field: str, named: str) -> str:
     return f"{field}: {quote(named)} contains a namespace, but a gang is in the namespace of its pods; {right}"
 
 
-def read_minimum(value: object, field: str, absent: int | None = None) -> int:
+def read_minimum(value: object, field: str, most: int, absent: int | None = None) -> int:
     """Returns how many members must start together; 0 and a missing value mean `absent`, if it is given."""
     if absent is not None and value in (None, 0):
         return absent
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_MEMBERS:
-        right = f"write how many pods must start together, from 1 to {MAX_MEMBERS}"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        right = f"write how many pods must start together, from 1 to {most}"
         raise BadOptionError(f"{field}: {_shown(value)}; {right}")
     return value
 
@@ -107,14 +109,14 @@ def with_options(gang: Gang, annotations: Mapping[str, str] | None) -> Gang:
     """Returns the gang with the options from annotations; the first invalid one becomes the gang's problem."""
     if not annotations:
         return gang
-    changes, problems = _read_options(annotations)
+    changes, problems = read_options(annotations)
     problem = gang.problem or next(iter(problems), "")
     return replace(gang, **changes, problem=problem) if changes or problem else gang
 
 
 def find_bad_options(annotations: Mapping[str, str]) -> list[str]:
     """Returns a line for each invalid option among annotations."""
-    return _read_options(annotations)[1]
+    return read_options(annotations)[1]
 
 
 def unknown_keys(annotations: Iterable[str]) -> list[str]:
@@ -138,7 +140,7 @@ def _describe_unknown_key(key: str) -> str:
     return f"{key}: unknown annotation, which has no effect" + (f"; did you mean {near}?" if near else "")
 
 
-def _read_options(annotations: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def read_options(annotations: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Returns the fields of a gang that annotations set, and the problems."""
     changes: dict[str, Any] = {}
     problems: list[str] = []
@@ -186,7 +188,10 @@ def _read_topology(name: str, text: str) -> tuple[TopologyRule, ...]:
 
 
 def _read_rules(name: str, text: str) -> Iterator[TopologyRule]:
-    for part in text.split(","):
+    parts = text.split(",")
+    if len(parts) > MAX_RULES:
+        raise BadOptionError(f"{name}: {len(parts)} rules are too many; write at most {MAX_RULES}")
+    for part in parts:
         how, _, level = part.strip().partition(":")
         if how not in ("required", "preferred") or not level.strip():
             raise BadOptionError(

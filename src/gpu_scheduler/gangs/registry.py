@@ -277,6 +277,7 @@ class GangRegistry:
             return None
         if entry.created is not None:
             gang = replace(gang, created=entry.created)
+        gang = self.context.ceilings.limit(gang)
         if not gang.problem and len(entry.schedulers()) > 1:
             gang = replace(gang, problem=_disagreement(entry.representatives()))
         return gang
@@ -301,7 +302,7 @@ class GangRegistry:
         if uid not in self._lone and not member.queue and not LONE_PODS.has_options(pod):
             return []
         gang = LONE_PODS.decode(GangKey(LONE_POD, pod.metadata.namespace, uid), None, (pod,), self.context)
-        gang = replace(gang, queue=member.queue)
+        gang = self.context.ceilings.limit(replace(gang, queue=member.queue))
         if gang == self._lone.get(uid):
             return []
         self._lone[uid] = gang

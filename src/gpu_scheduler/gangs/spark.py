@@ -16,14 +16,14 @@ _DRIVER, _EXECUTOR = "driver", "executor"
 _MAX_EXECUTORS = 1000
 
 
-def read_executors(raw: RawObject) -> int:
+def read_executors(raw: RawObject, context: GangContext) -> int:
     """Returns the number of executors that a group declares; 0 where it declares none."""
     text = annotation(raw.metadata, EXECUTORS)
     if not text:
         return 0
-    number = read_number(text)
-    if number is None or not 1 <= number <= _MAX_EXECUTORS:
-        raise BadOptionError(f"{EXECUTORS}: {quote(text)} is not a number of executors from 1 to {_MAX_EXECUTORS}")
+    number, most = read_number(text), min(_MAX_EXECUTORS, context.ceilings.max_members)
+    if number is None or not 1 <= number <= most:
+        raise BadOptionError(f"{EXECUTORS}: {quote(text)} is not a number of executors from 1 to {most}")
     return number
 
 

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gpu_scheduler.core.cycle.inventory import quarantines
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import MILLI
 from gpu_scheduler.core.state import State
@@ -115,6 +116,8 @@ def observe(state: State, now: float) -> Iterator[GaugeMetricFamily]:
     yield _gauge(
         "quarantined_pods", "Vanished pods whose GPUs stay taken for a while.", (), [((), len(state.quarantined))]
     )
+    gpus = {(one.pod.node, device) for one in quarantines(state) for device in one.pod.devices or ()}
+    yield _gauge("quarantined_gpus", "GPUs of vanished pods that stay taken for a while.", (), [((), len(gpus))])
     yield _gauge("open_binds", "Binds that are decided and not yet seen.", (), [((), len(state.ledger.binds))])
     yield _gauge("open_deletes", "Deletes that are decided and not yet seen.", (), [((), len(state.ledger.deletes))])
     refused = len(state.ledger.refused_deletes)

@@ -35,11 +35,11 @@ from gpu_scheduler.scheduler.commit.binder import Binder
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.commit.quarantines import encode_quarantines
 from gpu_scheduler.scheduler.metrics import SchedulerMetrics
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.status.limits import Limits
-from gpu_scheduler.scheduler.status.names import name_of_gang
 from gpu_scheduler.scheduler.status.queue_status import report_queues
 from gpu_scheduler.scheduler.status.writer import StatusWriter
 from gpu_scheduler.scheduler.watcher import ClusterWatcher
@@ -119,13 +119,19 @@ class Scheduler:
             settings.lease_duration,
             settings.renew,
         )
-        self._commit_log = CommitLog(clients.commits, candidate, settings.scheduler_names, self._metrics.count_swap)
+        self._commit_log = CommitLog(
+            clients.commits,
+            candidate,
+            settings.scheduler_names,
+            self._metrics.count_swap,
+            lambda: encode_quarantines(self._engine.quarantines()),
+        )
         self._intents = Intents(clients.commits, settings.namespace, self._commit_log.prove)
         self._committer = Committer(self._commit_log, self._intents, self._on_outcome, self._is_busy)
         self._binder = Binder(clients.binds, self._watcher, self._on_outcome, settings.in_flight)
         limits = Limits(settings.status_writes, settings.events, busy=self._is_busy)
         self._status_writer = StatusWriter(
-            clients.status, self._watcher.registry, self._engine.report, self._now, self._metrics, limits
+            clients.status, self._watcher.registry, self._engine.report_to_namespace, self._now, self._metrics, limits
         )
 
     async def run(self, check_requested: asyncio.Event) -> None:
@@ -208,7 +214,7 @@ class Scheduler:
                 case SendBind() | RaiseAttempt():
                     self._binder.send(effect)
                 case SendDelete():
-                    self._status_writer.report_deleted(effect.delete, self._winner_over(effect.delete.uid))
+                    self._status_writer.report_deleted(effect.delete, self._engine.winner_over(effect.delete.uid))
                     self._binder.send(effect)
                 case Commit():
                     self._committer.commit(effect)
@@ -216,11 +222,6 @@ class Scheduler:
                     self._committer.release(effect.sequence)
                 case Report():
                     self._status_writer.tell(effect)
-
-    def _winner_over(self, uid: str) -> str:
-        """The gang for which a pod is evicted, or "" if there is none."""
-        winner = self._engine.winner_over(uid)
-        return name_of_gang(winner) if winner is not None else ""
 
     async def _run_self_checks(self, requested: asyncio.Event) -> None:
         while True:

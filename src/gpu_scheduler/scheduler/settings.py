@@ -18,8 +18,9 @@ from gpu_scheduler.base.documents import BadDocumentError, parse_yaml
 from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.cluster.topology import DEFAULT_LEVELS, NODE
 from gpu_scheduler.core.state import Config
-from gpu_scheduler.gangs.ceilings import Ceilings
+from gpu_scheduler.gangs.ceilings import MAX_HOLD, Ceilings
 from gpu_scheduler.gangs.contract import SYSTEM
+from gpu_scheduler.gangs.options import MAX_MEMBERS
 from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.k8s.health import split_address
 
@@ -92,6 +93,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     refused_for: Seconds = _field("refusedForSeconds", _CORE.refused_for)
     quarantine: Seconds = _field("quarantineSeconds", _CORE.quarantine)
     max_grace: Seconds = _field("maxGraceSeconds", _CORE.max_grace)
+    max_hold: Seconds = _field("maxHoldSeconds", MAX_HOLD)
+    max_gang_members: Count = MAX_MEMBERS
     priority_classes: PriorityClasses = msgspec.field(default_factory=dict)
     longest_back_off: PositiveSeconds = _field("longestBackOffSeconds", _CORE.longest_back_off)
     max_open_binds: Count = _CORE.max_open_binds
@@ -126,7 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def ceilings(self) -> Ceilings:
         """What pods and groups of tenants may say."""
         classes = {namespace: frozenset(names) for namespace, names in self.priority_classes.items()}
-        return Ceilings(self.max_grace, classes)
+        # What gangs get that ask for nothing is also what they may ask for.
+        return Ceilings(self.max_grace, classes, max(self.max_hold, self.hold), self.max_gang_members)
 
 
 FIELDS = {field.encode_name: field for field in msgspec.structs.fields(Settings)}

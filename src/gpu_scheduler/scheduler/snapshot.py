@@ -22,6 +22,7 @@ from gpu_scheduler.k8s.resources import LEASES, NODES, Resource
 from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
+from gpu_scheduler.scheduler.commit.quarantines import decode_quarantines
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import Handler, make_translator, optional_kinds, required_kinds
 
@@ -66,6 +67,8 @@ async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
     engine, now = Engine(settings.core, dry_run=True), time.time()
     for event in translator.take_events():
         engine.handle(event, now)
+    for quarantined in decode_quarantines(lease.quarantined if lease is not None else ""):
+        engine.handle(quarantined, now)
     engine.handle(TookOver(await _read_open(client, settings, lease)), now)
     engine.run_cycle(now)
     shown = None

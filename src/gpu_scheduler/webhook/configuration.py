@@ -2,7 +2,8 @@
 
 Pods fail closed: without an answer a pod that names this scheduler is refused. Match conditions (CEL) run in the API
 server, so pods of other schedulers never depend on the webhook. Jobs and gang objects fail open: their mistakes are
-found again when their pods are created. ValidatingAdmissionPolicies protect the reserved annotations without a webhook.
+found again when their pods are created. ValidatingAdmissionPolicies protect the reserved annotations without a webhook;
+optional ones close the ways around queues in namespaces of tenants.
 """
 
 from __future__ import annotations
@@ -69,6 +70,39 @@ def make_policies(policy: AdmissionPolicy) -> dict[str, Json]:
             [_condition("sets-immutable", _binding_sets_immutable())],
             f"metadata: {', '.join(IMMUTABLE)} and labels with a pod's index cannot change after the pod is created;"
             " leave them out of the Binding",
+        ),
+    }
+
+
+def make_tenant_policies(policy: AdmissionPolicy) -> dict[str, Json]:
+    """The specs of the optional policies for namespaces of tenants by name: what would use GPUs beside all queues.
+
+    They exempt no DaemonSet: a tenant may create one, and its pods would be as free as any others.
+    """
+    served = sorted(policy.scheduler_names)
+    return {
+        "gpu-scheduler-tenant-schedulers": _policy(
+            [_rule("CREATE", "pods")],
+            [
+                _condition("asks-for-gpus", f"{_requests_gpus(policy)} || {_has_device_annotation()}"),
+                _condition("not-ours", f"!({_names_our_scheduler(_SCHEDULER_OF_POD, policy)})"),
+            ],
+            "spec.schedulerName: pods that ask for GPUs must use the scheduler that charges them to a queue; write"
+            f" {served[0]}",
+        ),
+        "gpu-scheduler-tenant-nodes": _policy(
+            [_rule("CREATE", "pods")],
+            [_condition("names-a-node", _names_node()), _condition("not-a-kubelet", _is_not_kubelet())],
+            "spec.nodeName: bypasses the scheduler and its queues; leave it out",
+        ),
+        "gpu-scheduler-tenant-requests": _policy(
+            [_rule("CREATE", "pods")],
+            [
+                _condition("map-or-share", _has_device_annotation()),
+                _condition("no-request", f"!({_requests_gpus(policy)})"),
+            ],
+            f"metadata.annotations: {' and '.join(IMMUTABLE)} need a request for GPUs, which a ResourceQuota can count;"
+            " request whole GPUs, with a map as many as it lists",
         ),
     }
 
@@ -251,6 +285,29 @@ def _binding_sets_immutable() -> str:
     annotated = _sets_key(f"k in {_list(IMMUTABLE)}")
     labelled = _sets_key(f"k in {_list(INDEX_LABELS)}", "labels")
     return f"{binding} && ({annotated} || {labelled})"
+
+
+def _requests_gpus(policy: AdmissionPolicy) -> str:
+    """CEL: a container requests GPUs, or has a limit for them, which is then its request."""
+    gpus, fields = _list(policy.gpu_resources), ("c.resources.requests", "c.resources.limits")
+    asks = [f'(has({field}) && {field}.exists(r, r in {gpus} && {field}[r] != "0"))' for field in fields]
+    one = f"has(c.resources) && ({' || '.join(asks)})"
+    lists = ("containers", "initContainers")
+    return " || ".join(f"(has(object.spec.{name}) && object.spec.{name}.exists(c, {one}))" for name in lists)
+
+
+def _has_device_annotation() -> str:
+    """CEL: a pod has a map or a share."""
+    return f"({_has('object')} && object.metadata.annotations.exists(k, k in {_list(IMMUTABLE)}))"
+
+
+def _names_node() -> str:
+    return 'has(object.spec.nodeName) && object.spec.nodeName != ""'
+
+
+def _is_not_kubelet() -> str:
+    """CEL: the request does not come from a kubelet, which shows its static pods in the API."""
+    return '!(has(request.userInfo.groups) && "system:nodes" in request.userInfo.groups)'
 
 
 def _is_new_or_loses_parallel() -> str:

@@ -40,7 +40,7 @@ def check_gang_object(dialect: Dialect, raw: RawObject, policy: AdmissionPolicy)
         gang = None if dialect.is_individual(key, raw) else dialect.decode(key, raw, (), context)
         if gang is not None and gang.problem:
             found.refuse(gang.problem)
-    found.refuse(*find_bad_options(annotations))
+    found.refuse(*find_bad_options(annotations), *policy.ceilings.find_option_problems(annotations))
     found.warn(*find_unknown_keys(annotations))
     return found
 

@@ -71,7 +71,7 @@ def _check_pod(
         else:
             _check_node(text, pod_index(pod.metadata), nodes, found)
     found.refuse(*policy.ceilings.find_problems(pod.metadata.namespace, pod.spec))
-    _check_gang(pod, found)
+    _check_gang(pod, policy, found)
     if nodes is not None:
         found.warn(*_unknown_resources(pod.spec, nodes.resources))
     _check_bypasses(pod, containers, policy, found)
@@ -161,7 +161,7 @@ def _unknown_resources(spec: PodSpec, offered: frozenset[str]) -> Iterator[str]:
             yield f"{field}: no node has {name}; did you mean {near}?"
 
 
-def _check_gang(pod: PodObject, found: Findings) -> None:
+def _check_gang(pod: PodObject, policy: AdmissionPolicy, found: Findings) -> None:
     """Checks the annotations about gangs. The scheduler reports what depends on other pods or on gang objects."""
     annotations: Mapping[str, str] = pod.metadata.annotations or {}
     if not annotations:
@@ -174,12 +174,12 @@ def _check_gang(pod: PodObject, found: Findings) -> None:
         found.refuse(refuse_namespace(GROUP_NAME, group))
     if annotations.get(GANG_MIN):
         try:
-            read_gang_min(annotations[GANG_MIN])
+            read_gang_min(annotations[GANG_MIN], policy.ceilings.max_members)
         except BadOptionError as error:
             found.refuse(str(error))
     elif annotations.get(GANG):
         found.warn(f"{GANG_MIN}: missing; at least one pod of the gang must say how many start together")
-    found.refuse(*find_bad_options(annotations))
+    found.refuse(*find_bad_options(annotations), *policy.ceilings.find_option_problems(annotations))
     found.warn(*find_unknown_keys(annotations))
 
 

@@ -64,7 +64,8 @@ class TemplateOwner(NamedTuple):
 def make_parallel(owner: TemplateOwner, policy: AdmissionPolicy) -> tuple[list[Json], str]:
     """The patch that lets a StatefulSet create all pods of a gang at once, and the warning about it."""
     order = owner.spec.get("podManagementPolicy")
-    if order not in (None, "", "OrderedReady") or not any(map(_is_multi_pod_gang, _own_templates(owner, policy))):
+    templates, most = _own_templates(owner, policy), policy.ceilings.max_members
+    if order not in (None, "", "OrderedReady") or not any(_is_multi_pod_gang(one, most) for one in templates):
         return [], ""
     operation = "replace" if "podManagementPolicy" in owner.spec else "add"
     return [{"op": operation, "path": "/spec/podManagementPolicy", "value": "Parallel"}], PARALLEL_WARNING
@@ -83,7 +84,7 @@ def check_template_owner(owner: TemplateOwner, policy: AdmissionPolicy, nodes: K
     for template in templates:
         found.add(template.field, check_template(template.pod, template.containers, policy, nodes))
         _check_indices(owner, template, found)
-    _check_minimums(owner, templates, found)
+    _check_minimums(owner, templates, policy, found)
     _check_priority_class(owner, policy, found)
     return found
 
@@ -161,31 +162,36 @@ def _check_indices(owner: TemplateOwner, template: PodTemplate, found: Findings)
 # -- minimums
 
 
-def _is_multi_pod_gang(template: PodTemplate) -> bool:
+def _is_multi_pod_gang(template: PodTemplate, most: int) -> bool:
     """Whether pods of a template wait for each other before they start."""
     if read_membership(template.pod).gang is None:
         return False
     text = annotation(template.pod.metadata, GANG_MIN)
     try:
-        return not text or read_gang_min(text) > 1
+        return not text or read_gang_min(text, most) > 1
     except BadOptionError:
         return False
 
 
-def _check_minimums(owner: TemplateOwner, templates: list[PodTemplate], found: Findings) -> None:
-    """Refuses minimums above the number of pods that the object can create."""
+def _check_minimums(
+    owner: TemplateOwner, templates: list[PodTemplate], policy: AdmissionPolicy, found: Findings
+) -> None:
+    """Refuses minimums above the number of pods that the object can create, or that a gang may have."""
     total = sum(template.replicas for template in owner.kind.templates(owner.body))
     if total <= 0 or _is_controlled(owner):
         return  # scaled to zero, or controlled by another object, as the ReplicaSets of a rollout are
     for template in templates:
-        _check_gang_min(template, total, found)
+        _check_gang_min(template, total, policy, found)
     for minimum in owner.kind.minimums(owner.body):
         _check_reachable(minimum.field, minimum.value, minimum.pods, found)
+        problem = policy.ceilings.find_minimum_problem(read_count(minimum.value, 0), minimum.field)
+        if problem:
+            found.refuse(problem)
 
 
-def _check_gang_min(template: PodTemplate, total: int, found: Findings) -> None:
+def _check_gang_min(template: PodTemplate, total: int, policy: AdmissionPolicy, found: Findings) -> None:
     try:
-        minimum = read_gang_min(annotation(template.pod.metadata, GANG_MIN) or "1")
+        minimum = read_gang_min(annotation(template.pod.metadata, GANG_MIN) or "1", policy.ceilings.max_members)
     except BadOptionError:
         return  # check_template reports it
     if minimum <= total:

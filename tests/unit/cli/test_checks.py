@@ -12,7 +12,8 @@ from gpu_scheduler.cli.checks.names import check_annotations, check_queue_names,
 from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds, needed_permissions, webhook_permissions
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
-from gpu_scheduler.core.model import GangKey, Node, Queue, Shape
+from gpu_scheduler.core.events import PodGone
+from gpu_scheduler.core.model import GangKey, Node, PodPhase, Queue, Shape
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Meta
@@ -29,6 +30,21 @@ EVERYTHING = Served((PLACEMENTS, QUEUES, VOLCANO, VOLCANO._replace(plural="podgr
 class Leader:
     holder: str = "host-1"
     renewed: float | None = NOW - 2
+
+
+def test_gpus_in_quarantine_are_listed_with_their_nodes_and_ends() -> None:
+    scene = Scene(a_node("node1", 4), a_node("node2", 2))
+    assert cluster.check_quarantine(scene.look(), NOW) == Check("quarantine", CheckLevel.OK, "no GPU is in quarantine")
+    for name, node, devices in (("a", "node1", (0, 1)), ("b", "node2", (1,))):
+        scene.pod(name, shape_of(len(devices)), node=node, devices=devices, phase=PodPhase.RUNNING)
+        scene.engine.handle(PodGone(f"uid-{name}"), NOW)
+    found = cluster.check_quarantine(scene.look(), NOW)
+    assert (found.level, found.message) == (
+        CheckLevel.WARN,
+        "3 GPUs of pods that vanished stay unused: node1 GPU 0,1 until 1970-01-01T00:17:40Z (another 60s), "
+        "node2 GPU 1 until 1970-01-01T00:17:40Z (another 60s)",
+    )
+    assert found.remedy
 
 
 def test_checks_fit_the_screen_and_end_with_a_summary() -> None:

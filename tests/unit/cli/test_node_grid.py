@@ -115,8 +115,12 @@ def test_devices_of_a_pod_that_disappeared_are_marked_while_quarantined() -> Non
     scene = Scene(a_node("node1", 2))
     scene.pod("gone", shape_of(1), node="node1", devices=(0,), phase=PodPhase.RUNNING)
     scene.engine.handle(PodGone("uid-gone"), 1000.0)
-    assert "node1   1/2  ~ ·" in grid(scene)
-    assert "~ of a pod that disappeared; free again soon" in grid(scene)
+    assert "node1   1/2  ~ ·   GPU 0 in quarantine until 1970-01-01T00:17:40Z" in grid(scene)
+    assert "~ of a pod that disappeared; in quarantine" in grid(scene)
+    (line,) = list_nodes(scene.look())
+    assert line.as_json()["devices"][0]["held"] == [
+        {"holder": "team/gone", "milli": 1000, "hold": "quarantined", "until": "1970-01-01T00:17:40Z"}
+    ]
 
 
 def test_placements_of_the_dry_run_are_not_shown() -> None:

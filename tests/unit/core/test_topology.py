@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -96,6 +97,18 @@ def test_domains_are_numbered_once_while_nodes_stay() -> None:
     assert cluster.topology.codes("rack") is cluster.topology.codes("rack")
     cluster.remove_node("n1")
     assert cluster.topology.required_codes("rack", ZONE_REQUIRED) is not known
+
+
+def test_levels_that_gangs_make_up_take_no_memory_for_good() -> None:
+    cluster = build_cluster(Fleet(TREE))
+    known = domains(cluster, "rack")
+    tracemalloc.start()
+    for number in range(20_000):
+        assert (cluster.topology.codes(f"example.com/level-{number}") == -1).all()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    assert domains(cluster, "rack") == known
 
 
 def test_a_rack_without_a_zone_is_a_domain_of_its_own() -> None:

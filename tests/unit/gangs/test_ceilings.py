@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.core.model import GangKey, Gate, GateKind, Pod
+from gpu_scheduler.core.events import GangSeen
+from gpu_scheduler.core.model import Gang, GangKey, Gate, GateKind, Pod
 from gpu_scheduler.gangs.ceilings import Ceilings
+from gpu_scheduler.gangs.contract import GROUP
 from gpu_scheduler.gangs.dialects import Membership
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.gangs.registry import GangRegistry
+from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.scheduler.decoding.decode import decode_pod
 from gpu_scheduler.scheduler.decoding.volumes import VolumeClaims
 from tests.unit.gangs.gang_fixtures import context, decode, group
@@ -140,3 +143,74 @@ def test_a_longer_grace_period_of_the_deletion_counts() -> None:
     assert seen(pod(meta=meta | {"deletionGracePeriodSeconds": 0}, terminationGracePeriodSeconds=5)).grace == 5.0
     assert seen(pod(meta=meta)).grace == 600.0
     assert seen(pod()).grace == 30.0
+
+
+# -- durations and numbers of gangs
+
+HOLD = f"{GROUP}/hold-seconds"
+LONG_HOLD = {HOLD: "1e9", f"{GROUP}/timeout-seconds": "1e300", f"{GROUP}/expected-runtime-seconds": "1e300"}
+TEN_YEARS = 315_360_000.0
+
+
+@each_dialect
+def test_durations_above_the_ceiling_are_cut(key: GangKey) -> None:
+    registry = GangRegistry(context())
+    (event,) = registry.on_object_changed(key.dialect, group(annotations=LONG_HOLD, **MINIMUM[key]))
+    assert isinstance(event, GangSeen)
+    gang = event.gang
+    assert (gang.hold, gang.timeout, gang.expected_runtime, gang.problem) == (3600.0, TEN_YEARS, TEN_YEARS, "")
+
+
+def test_durations_of_a_pod_without_a_gang_are_cut() -> None:
+    registry = GangRegistry(context(ceilings=Ceilings(max_hold=7.0)))
+    (event,) = registry.on_pod_changed(pod(meta={"annotations": {HOLD: "8"}}))
+    assert isinstance(event, GangSeen)
+    assert event.gang.hold == 7.0
+
+
+def test_durations_within_the_ceiling_stay() -> None:
+    gang = Gang(VOLCANO, hold=0.0, timeout=5.0)
+    assert Ceilings().limit(gang) is gang
+    assert list(Ceilings().find_option_problems({HOLD: "3600"})) == []
+
+
+def test_every_duration_that_is_too_long_has_a_line_with_what_would_be_right() -> None:
+    assert list(Ceilings().find_option_problems(LONG_HOLD)) == [
+        f"{HOLD}: '1e9' is longer than slots are held here; write at most 3600",
+        f"{GROUP}/timeout-seconds: '1e300' is longer than ten years; write at most 315360000",
+        f"{GROUP}/expected-runtime-seconds: '1e300' is longer than ten years; write at most 315360000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "raw"),
+    [
+        (VOLCANO, group(minMember=11)),
+        (VOLCANO, group(minMember=1, minTaskMember={"worker": 11})),
+        (NATIVE, group(schedulingPolicy={"gang": {"minCount": 11}})),
+        (GangKey("scheduler-plugins", "x", "train"), group(minMember=11)),
+        (
+            GangKey("workload", "x", "train/workers"),
+            group(podGroups=[{"name": "workers", "policy": {"gang": {"minCount": 11}}}]),
+        ),
+    ],
+    ids=["volcano", "task", "podgroup", "scheduler-plugins", "workload"],
+)
+def test_a_minimum_above_the_ceiling_makes_the_group_invalid(key: GangKey, raw: RawObject) -> None:
+    small = decode(key, raw, around=context(ceilings=Ceilings(max_members=10)))
+    assert "is not a valid number; write how many pods must start together, from 1 to 10" in small.problem
+    assert decode(key, raw, around=context(ceilings=Ceilings(max_members=11))).problem == ""
+
+
+def test_a_minimum_that_pods_declare_has_the_same_ceiling() -> None:
+    member = pod(meta={"annotations": {f"{GROUP}/gang": "train", f"{GROUP}/gang-min": "30000"}})
+    key = GangKey("annotation", "x", "train")
+    assert "from 1 to 20000" in decode(key, None, member).problem
+    assert decode(key, None, member, around=context(ceilings=Ceilings(max_members=30_000))).minimum == 30_000
+
+
+def test_executors_are_no_more_than_members() -> None:
+    raw = group(minMember=1, minResources={"cpu": "8"}, annotations={f"{GROUP}/executors": "11"})
+    gang = decode(VOLCANO, raw, around=context(ceilings=Ceilings(max_members=10)))
+    assert gang.problem == f"{GROUP}/executors: '11' is not a number of executors from 1 to 10"
+    assert decode(VOLCANO, raw).problem == ""

@@ -56,6 +56,7 @@ def test_an_option_is_decoded(name: str, text: str, field: str, value: object) -
         ("on-member-lost", "cry", '\'cry\' is not one of "hold", "restart", "shrink"'),
         ("topology", "rack", "'rack' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
         ("topology", "required:", "'required:' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
+        ("topology", ",".join(["required:a"] * 17), "17 rules are too many; write at most 16"),
         ("topology", "required:a,", "'' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
     ],
 )

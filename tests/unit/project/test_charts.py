@@ -111,6 +111,8 @@ MISTAKES = {
         ("webhook.certManager.enable", True),
         ("webhook.certManager.issuerRef.names", "internal"),
         ("admissionPolicy.enable", False),
+        ("tenancy.policy.enable", True),
+        ("tenancy.policy.namespaceSelector.matchLabel", {}),
         ("podLabels", {"app.kubernetes.io/name": "mine"}),
         ("affinity.nodes", {}),
         ("serviceMonitor.interval", "30 s"),

@@ -93,13 +93,13 @@ def nodes(number: int = 4, **about: Any) -> list[Event]:
     return [NodeSeen(machine(f"n{i}", **about)) for i in range(number)]
 
 
-def occupied(number: int, shape: Shape | None = None, queue: str = "") -> list[Event]:
+def occupied(number: int, shape: Shape | None = None, queue: str = "", namespace: str = NAMESPACE) -> list[Event]:
     """Pods of another gang on the first nodes."""
-    other = GangKey(Volcano.name, NAMESPACE, "other")
+    other = GangKey(Volcano.name, namespace, "other")
     shape = shape or worker()
     running: dict[str, Any] = {"phase": PodPhase.RUNNING, "gang": other, "created": NOW - 900, "started": NOW - 900}
     pods = [
-        Pod(f"o{i}", NAMESPACE, f"other-{i}", shape, node=f"n{i}", devices=tuple(range(shape.gpus)), **running)
+        Pod(f"o{i}", namespace, f"other-{i}", shape, node=f"n{i}", devices=tuple(range(shape.gpus)), **running)
         for i in range(number)
     ]
     return [GangSeen(Gang(other, number, created=NOW - 900, queue=queue)), *(PodSeen(pod) for pod in pods)]
@@ -211,12 +211,43 @@ async def test_object_event_and_explain_say_the_same(name: str, events: Story, f
     assert page is not None
     async with group_desk() as at:
         await at.add_group()
-        at.report = engine.report
+        at.report = engine.report_to_namespace
         on_object, in_event = await written_about(at, report)
     assert on_object == in_event == page.message.message
     assert page.as_json(NOW)["message"] == on_object
     if " " not in name:
         assert page.message.reason == name
+
+
+SECRET = "secret"
+ELSEWHERE: dict[str, Story] = {
+    "NotEnoughResources": story(worker(), [*nodes(), *occupied(3, namespace=SECRET)]),
+    "QuotaUsedUp": story(
+        worker(1),
+        [*nodes(), QueueSeen(Queue("q", limit={GPU: 5})), *occupied(2, worker(1), "q", SECRET)],
+        queue="q",
+    ),
+    "DeviceHeld": story(
+        Shape((("cpu", 100),), device_map=DeviceMap("n0", (0, 1), "g")), [*nodes(), *occupied(1, namespace=SECRET)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+async def test_object_and_event_name_no_gang_of_another_namespace_and_say_the_same_otherwise(name: str) -> None:
+    events = ELSEWHERE[name](FORMS["one role"])
+    engine, report = live_engine(events)
+    page = make_page(dry_run(events), KEY, NOW)
+    assert page is not None
+    assert page.message.reason == name
+    async with group_desk() as at:
+        await at.add_group()
+        at.report = engine.report_to_namespace
+        on_object, in_event = await written_about(at, report)
+    assert on_object == in_event
+    assert SECRET not in on_object
+    named = on_object.replace("A gang of another namespace", f"{SECRET}/other")
+    assert named.replace("a gang of another namespace", f"{SECRET}/other") == page.message.message
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

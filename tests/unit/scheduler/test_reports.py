@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.core.cycle.holders import Holder, hide_others
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodGone, PodSeen, QueueSeen, TookOver
@@ -56,11 +57,19 @@ class World:
         for name in ("a", "b"):
             self.engine.handle(NodeSeen(machine(name)), 0.0)
 
-    def submit(self, name: str, members: int, shape: Shape, gates: tuple[Gate, ...] = (), **about: Any) -> GangKey:
-        key = GangKey("test", "ns", name)
+    def submit(
+        self,
+        name: str,
+        members: int,
+        shape: Shape,
+        gates: tuple[Gate, ...] = (),
+        namespace: str = "ns",
+        **about: Any,
+    ) -> GangKey:
+        key = GangKey("test", namespace, name)
         self.engine.handle(GangSeen(Gang(key, members, **about)), 0.0)
         for i in range(members):
-            pod = Pod(f"{name}-{i}", "ns", f"{name}-{i}", shape, gang=key, index=i, gates=gates if not i else ())
+            pod = Pod(f"{name}-{i}", namespace, f"{name}-{i}", shape, gang=key, index=i, gates=gates if not i else ())
             self.engine.handle(PodSeen(pod), 0.0)
         return key
 
@@ -72,7 +81,7 @@ class World:
                 self.engine.handle(Committed(effect.sequence), self.now)
                 for bind in effect.binds:
                     pod = Pod(
-                        bind.uid, "ns", bind.name, shape, gang=key, node=bind.node, devices=bind.devices,
+                        bind.uid, key.namespace, bind.name, shape, gang=key, node=bind.node, devices=bind.devices,
                         phase=PodPhase.RUNNING,
                     )  # fmt: skip
                     self.engine.handle(PodSeen(pod), self.now)
@@ -96,6 +105,46 @@ def test_shortage_names_who_holds_the_resource() -> None:
         "needs 16 nvidia.com/gpu; 9 of 16 members fit now. Short by 7 nvidia.com/gpu. ns/big holds 7. "
         "Starts when enough of it is free; a minimum of 9 would start now."
     )
+
+
+def test_readers_of_a_namespace_see_the_number_of_others_and_what_they_hold_together() -> None:
+    world = World()
+    world.run("big", 2, worker())
+    for i in range(6):
+        world.run(f"other-{i}", 1, worker(), namespace=f"secret-{i % 2}")
+    waiting = world.submit("w", 16, worker())
+    world.engine.run_cycle(world.now)
+    told = world.engine.report_to_namespace(waiting, world.now)
+    assert told is not None
+    assert "6 gangs of other namespaces hold 6, ns/big holds 2. Starts when" in describe(told).message
+    assert "secret" not in repr(told)
+    full = world.look(waiting)
+    assert [holder.name for holder in full.holders] == ["ns/big", *(f"secret-{i % 2}/other-{i}" for i in (0, 2, 4, 1))]
+
+
+def test_shares_of_others_add_up_to_a_plain_number() -> None:
+    pods = [Holder(f"b/p{i}", 0.1) for i in range(3)]
+    assert hide_others(pods, "a") == [Holder("pod", 0.3, hidden=3)]
+    assert hide_others([*pods, Holder("c/q", 0.7)], "a") == [Holder("pod", 1, hidden=4)]
+    assert hide_others(pods, None) == pods
+
+
+def test_gang_that_nodes_are_drained_for_is_named_in_its_own_namespace_only() -> None:
+    world = World()
+    world.run("a", 1, worker(2), namespace="secret")
+    world.run("b", 1, worker(2), topology=(TopologyRule("node"),))
+    world.submit("large", 2, worker(8), namespace="secret")
+    world.engine.run_cycle(world.now)
+    world.now += 1000
+    world.engine.run_cycle(world.now)
+    keys = [world.submit(f"w-{namespace}", 16, worker(), namespace=namespace) for namespace in ("ns", "secret")]
+    world.engine.run_cycle(world.now)
+    ours, theirs = [world.engine.report_to_namespace(key, world.now) for key in keys]
+    assert ours is not None
+    assert theirs is not None
+    assert "kept free for a gang of another namespace on 2 nodes." in describe(ours).message
+    assert "kept free for secret/large on 2 nodes." in describe(theirs).message
+    assert "kept free for secret/large on 2 nodes." in describe(world.look(keys[0])).message
 
 
 def test_holders_are_remembered_for_a_moment_only() -> None:

@@ -52,6 +52,8 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
         gpuResources: [amd.com/gpu]
         quarantineSeconds: 0
         maxGraceSeconds: 60
+        maxHoldSeconds: 90
+        maxGangMembers: 64
         priorityClasses: {team-a: [low], "*": []}
         """,
     )
@@ -60,7 +62,7 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
     core = settings.core
     assert (core.hold, core.gangs, core.gpu_resources, core.quarantine) == (60.0, False, ("amd.com/gpu",), 0.0)
     assert core.max_grace == 60.0
-    assert settings.ceilings == Ceilings(60.0, {"team-a": frozenset({"low"}), "*": frozenset()})
+    assert settings.ceilings == Ceilings(60.0, {"team-a": frozenset({"low"}), "*": frozenset()}, 90.0, 64)
     assert core.levels == (("zone", "topology.kubernetes.io/zone"), ("block", "example.com/block"))
 
 
@@ -71,7 +73,13 @@ def test_flags_override_the_file_unless_absent(tmp_path: Path) -> None:
 
 
 def test_empty_file_keeps_the_defaults(tmp_path: Path) -> None:
-    assert load_settings(write(tmp_path, "# nothing\n")).core == Config()
+    settings = load_settings(write(tmp_path, "# nothing\n"))
+    assert (settings.core, settings.ceilings) == (Config(), Ceilings())
+
+
+def test_gangs_may_ask_for_the_hold_that_all_gangs_get(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, "holdSeconds: 7200\nmaxHoldSeconds: 60\n"))
+    assert settings.ceilings.max_hold == 7200.0
 
 
 def test_all_problems_are_reported_together(tmp_path: Path) -> None:

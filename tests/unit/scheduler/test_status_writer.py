@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.events import Delete, DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey, Notes, Shape, Slot
@@ -388,16 +389,21 @@ async def test_bound_and_deleted_pods_say_where_and_why() -> None:
             ("v-1", DeleteCause.RECLAIMED),
             ("v-2", DeleteCause.RESTART),
         ):
-            at.writer.report_deleted(Delete(f"uid-{name}", "default", name, cause), "team-b/big")
-        await until(lambda: _has_events(at, 5))
+            winner = GangName(GangKey("podgroup", "default", "big"))
+            at.writer.report_deleted(Delete(f"uid-{name}", "default", name, cause), winner)
+        other = GangName(GangKey("podgroup", "team-b", "big"))
+        at.writer.report_deleted(Delete("uid-v-3", "default", "v-3", DeleteCause.PREEMPTED), other)
+        await until(lambda: _has_events(at, 6))
         assert sorted(await at.events()) == [
             ("Pod/train-0", "Normal", "Scheduled", "Assigned default/train-0 to n1, GPUs 0,1", 1),
             ("Pod/train-1", "Normal", "Scheduled", "Assigned default/train-1 to n2", 1),
             ("Pod/v-0", "Warning", "Preempted",
-             "Deleted to make room for gang team-b/big, which has a higher priority.", 1),
+             "Deleted to make room for gang default/big, which has a higher priority.", 1),
             ("Pod/v-1", "Warning", "Reclaimed",
-             "Deleted to make room for gang team-b/big: its own queue used more than its quota.", 1),
+             "Deleted to make room for gang default/big: its own queue used more than its quota.", 1),
             ("Pod/v-2", "Warning", "Restarted", "Deleted because its gang was below its minimum for too long.", 1),
+            ("Pod/v-3", "Warning", "Preempted",
+             "Deleted to make room for a gang of another namespace, which has a higher priority.", 1),
         ]  # fmt: skip
 
 

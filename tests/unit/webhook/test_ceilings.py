@@ -90,3 +90,65 @@ def test_a_group_of_a_class_that_its_namespace_may_not_use_is_refused(resource: 
     body = {"kind": "PodGroup", "metadata": meta, "spec": {**spec, "priorityClassName": "high"}}
     assert validate(body, resource, policy=RULES).message == HIGH.format("spec.priorityClassName")
     assert validate(body, resource).allowed
+
+
+# -- durations and numbers of gangs
+
+FEW = replace(POLICY, ceilings=Ceilings(max_hold=60.0, max_members=10))
+LONG_HOLD = f"{GROUP}/hold-seconds: '61' is longer than slots are held here; write at most 60"
+
+
+def test_a_hold_above_the_ceiling_is_refused_on_pods_templates_and_groups() -> None:
+    annotations = {f"{GROUP}/hold-seconds": "61", f"{GROUP}/gang": "g", f"{GROUP}/gang-min": "2"}
+    assert validate(pod(meta={"annotations": annotations}), policy=FEW).message == LONG_HOLD
+    assert validate(pod(meta={"annotations": annotations})).allowed
+    template = {**TEMPLATE, "metadata": {"annotations": annotations}}
+    body = {"metadata": {"name": "d", "namespace": "x"}, "spec": {"replicas": 2, "template": template}}
+    assert validate(body, "apps/v1/deployments", policy=FEW).message == f"spec.template: {LONG_HOLD}"
+    meta = {"name": "g", "namespace": "x", "annotations": {f"{GROUP}/hold-seconds": "61"}}
+    group = {"kind": "PodGroup", "metadata": meta, "spec": {"minMember": 2}}
+    assert validate(group, "scheduling.volcano.sh/v1beta1/podgroups", policy=FEW).message == LONG_HOLD
+
+
+def test_a_group_that_has_a_long_hold_already_can_still_be_changed() -> None:
+    meta = {"name": "g", "namespace": "x", "annotations": {f"{GROUP}/hold-seconds": "61"}}
+    old = {"kind": "PodGroup", "metadata": meta, "spec": {"minMember": 2}}
+    new = {**old, "spec": {"minMember": 3}}
+    resource = "scheduling.volcano.sh/v1beta1/podgroups"
+    assert validate(new, resource, policy=FEW, operation="UPDATE", old=old).allowed
+
+
+def test_a_minimum_above_the_ceiling_is_refused_on_pods_and_groups() -> None:
+    right = "write how many pods must start together, from 1 to 10"
+    member = pod(meta={"annotations": {f"{GROUP}/gang": "g", f"{GROUP}/gang-min": "11"}})
+    assert validate(member, policy=FEW).message == f"{GROUP}/gang-min: '11' is not a valid number; {right}"
+    meta = {"name": "g", "namespace": "x", "annotations": {f"{GROUP}/queue": "q"}}
+    body = {"kind": "PodGroup", "metadata": meta, "spec": {"minMember": 11}}
+    refused = validate(body, "scheduling.volcano.sh/v1beta1/podgroups", policy=FEW)
+    assert refused.message == f"spec.minMember: '11' is not a valid number; {right}"
+
+
+@pytest.mark.parametrize(
+    ("resource", "field", "spec"),
+    [
+        (
+            "batch.volcano.sh/v1alpha1/jobs",
+            "spec.minAvailable",
+            {"minAvailable": 11, "tasks": [{"name": "w", "replicas": 20, "template": TEMPLATE}]},
+        ),
+        (
+            "kubeflow.org/v1/pytorchjobs",
+            "spec.runPolicy.schedulingPolicy.minAvailable",
+            {
+                "runPolicy": {"schedulingPolicy": {"minAvailable": 11}},
+                "pytorchReplicaSpecs": {"Worker": {"replicas": 20, "template": TEMPLATE}},
+            },
+        ),
+    ],
+)
+def test_a_minimum_of_a_job_above_the_ceiling_is_refused_with_the_job(resource: str, field: str, spec: Json) -> None:
+    body = {"kind": "Job", "metadata": {"name": "j", "namespace": "x"}, "spec": spec}
+    assert validate(body, resource, policy=FEW).message == (
+        f"{field}: 11 pods are more than a gang may have; write at most 10"
+    )
+    assert validate(body, resource).allowed

@@ -10,7 +10,7 @@ import pytest
 from embedded_kube.admission.webhook_rules import MUTATING, VALIDATING, Webhook, configuration_causes
 from embedded_kube.registry.kinds import ServedKind
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.webhook.configuration import make_configurations, make_policies
+from gpu_scheduler.webhook.configuration import make_configurations, make_policies, make_tenant_policies
 from tests.unit.webhook.reviewing import GROUP, MAP, POLICY, SCHEDULER, ask, pod, review
 
 SERVICE = {"service": {"name": "gpu-scheduler-webhook", "namespace": "gpu-scheduler-system", "port": 443}}
@@ -268,14 +268,14 @@ def test_pod_updates_by_the_scheduler_are_not_sent() -> None:
     assert called(review(new, "pods/status", "UPDATE", old=OLD, user=SCHEDULER)) == []
 
 
-def refused(asked: Json) -> list[str]:
+def refused(asked: Json, policies: dict[str, Json] | None = None) -> list[str]:
     """The policies by which an API server refuses a request."""
     request = asked["request"]
     resource = request["resource"]
     kind = ServedKind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
     variables = {"request": request, "object": request["object"], "oldObject": request["oldObject"]}
     found = []
-    for name, spec in make_policies(TWO_NAMES).items():
+    for name, spec in (policies or make_policies(TWO_NAMES)).items():
         hook = Webhook.read(
             {**spec, "name": name, "rules": spec["matchConstraints"]["resourceRules"], "clientConfig": {}}
         )
@@ -324,6 +324,68 @@ def workload(**annotations: str) -> Json:
 def test_policies_refuse_what_the_webhook_refuses(asked: Json, expected: list[str]) -> None:
     assert refused(asked) == expected
     assert bool(ask("validate", asked).code == 403) == bool(expected)
+
+
+# -- policies for namespaces of tenants
+
+
+def tenant_pod(annotations: Json | None = None, meta: Json | None = None, **spec: Any) -> Json:
+    """A pod of another scheduler without GPUs."""
+    return pod(annotations=annotations, meta=meta or {}, **{"schedulerName": "default-scheduler", **spec})
+
+
+def with_gpus(
+    number: str = "1", field: str = "limits", where: str = "containers", resource: str = "nvidia.com/gpu"
+) -> Json:
+    """The part of a spec that asks for GPUs."""
+    plain: Json = {"name": "plain", "image": "any", "resources": {"requests": {"cpu": "1"}}}
+    return {where: [plain, {"name": "main", "image": "any", "resources": {field: {"cpu": "1", resource: number}}}]}
+
+
+OURS: Json = {"schedulerName": "volcano"}
+CLAIMS_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
+KUBELET = {"username": "system:node:node1", "groups": ["system:nodes", "system:authenticated"]}
+DAEMON_SETS = "system:serviceaccount:kube-system:daemon-set-controller"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(review(tenant_pod()), [], id="without-gpus"),
+        pytest.param(review(tenant_pod(**with_gpus())), ["schedulers"], id="limits"),
+        pytest.param(review(tenant_pod(**with_gpus(field="requests"))), ["schedulers"], id="requests"),
+        pytest.param(review(tenant_pod(**with_gpus(where="initContainers"))), ["schedulers"], id="init-container"),
+        pytest.param(review(tenant_pod(**with_gpus(resource="amd.com/gpu"))), ["schedulers"], id="another-gpu"),
+        pytest.param(review(tenant_pod(**with_gpus(resource="example.com/fpga"))), [], id="no-gpu"),
+        pytest.param(review(tenant_pod(**with_gpus("0"))), [], id="zero"),
+        pytest.param(review(tenant_pod(**with_gpus(), **OURS)), [], id="ours"),
+        pytest.param(review(tenant_pod({f"{GROUP}/gpu-milli": "500"})), ["schedulers", "requests"], id="share"),
+        pytest.param(review(tenant_pod({MAP: "0=n:0"}, **with_gpus())), ["schedulers"], id="map"),
+        pytest.param(review(tenant_pod({MAP: "0=n:0"}, **OURS)), ["requests"], id="our-map-without-request"),
+        pytest.param(review(tenant_pod({MAP: "0=n:0"}, **with_gpus(), **OURS)), [], id="our-map"),
+        pytest.param(review(tenant_pod({f"{GROUP}/gpu-milli": "5"}, **OURS)), ["requests"], id="our-share"),
+        pytest.param(review(tenant_pod(nodeName="node1")), ["nodes"], id="node-name"),
+        pytest.param(review(tenant_pod(nodeName="")), [], id="no-node-name"),
+        pytest.param(review(tenant_pod(nodeName="node1"), userInfo=KUBELET), [], id="static-pod"),
+        pytest.param(review(tenant_pod(meta=CLAIMS_DAEMON_SET, **with_gpus())), ["schedulers"], id="forged-owner"),
+        pytest.param(review(tenant_pod(**with_gpus()), user=DAEMON_SETS), ["schedulers"], id="daemon-set"),
+        pytest.param(review(tenant_pod(nodeName="n"), "pods", "UPDATE", old=tenant_pod()), [], id="update"),
+    ],
+)
+def test_tenant_policies_refuse_pods_that_no_queue_is_charged_for(asked: Json, expected: list[str]) -> None:
+    policies = make_tenant_policies(replace(TWO_NAMES, gpu_resources=("nvidia.com/gpu", "amd.com/gpu")))
+    assert refused(asked, policies) == [f"tenant-{name}" for name in expected]
+
+
+def test_tenant_policies_say_what_would_be_right() -> None:
+    messages = [spec["validations"][0]["message"] for spec in make_tenant_policies(TWO_NAMES).values()]
+    assert messages == [
+        "spec.schedulerName: pods that ask for GPUs must use the scheduler that charges them to a queue; write "
+        "gpu-scheduler",
+        "spec.nodeName: bypasses the scheduler and its queues; leave it out",
+        "metadata.annotations: gpu-scheduling-map and gpu-scheduler.io/gpu-milli need a request for GPUs, which a "
+        "ResourceQuota can count; request whole GPUs, with a map as many as it lists",
+    ]
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", SYSTEM])

@@ -10,7 +10,8 @@ from importlib.resources import files
 from gpu_scheduler.base.text import count, join
 from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds
 from gpu_scheduler.cli.render.leader import Leadership, leader_problem
-from gpu_scheduler.cli.render.text import draw_age
+from gpu_scheduler.cli.render.nodes import NodeLine, list_nodes
+from gpu_scheduler.cli.render.text import draw_age, draw_indices, draw_moment
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.gangs.contract import ASSIGNS_DEVICES, PLACEMENTS, QUEUES
@@ -169,6 +170,22 @@ def check_nodes(engine: Engine) -> Check:
         remedy = f"Label nodes {ASSIGNS_DEVICES}=true where no device plugin chooses the GPUs; otherwise this is fine."
         return Check("nodes", CheckLevel.INFO, f"{total}; only counted, not assigned by index: {join(counted)}", remedy)
     return Check("nodes", CheckLevel.OK, total)
+
+
+def check_quarantine(engine: Engine, now: float) -> Check:
+    """Lists the GPUs that the leader keeps unused because their pods vanished."""
+    lines = [line for line in list_nodes(engine) if line.quarantined]
+    if not lines:
+        return Check("quarantine", CheckLevel.OK, "no GPU is in quarantine")
+    gpus = count(sum(len(line.quarantined) for line in lines), "GPU")
+    found = [f"{line.name} GPU {draw_indices(line.quarantined)} until {_end_of(line, now)}" for line in lines]
+    remedy = "They become free by themselves: their pods vanished without an observed end, and may still use them."
+    return Check("quarantine", CheckLevel.WARN, f"{gpus} of pods that vanished stay unused: {join(found, 8)}", remedy)
+
+
+def _end_of(line: NodeLine, now: float) -> str:
+    end = max(line.quarantined.values())
+    return f"{draw_moment(end)} (another {draw_age(end - now)})"
 
 
 def worst(checks: Iterable[Check]) -> CheckLevel:

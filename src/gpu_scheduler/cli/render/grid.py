@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpu_scheduler.base.text import count
 from gpu_scheduler.cli.render.nodes import DeviceShare, NodeLine
-from gpu_scheduler.cli.render.text import TableColumn, cut, draw_indices, draw_table, fold, letters
+from gpu_scheduler.cli.render.text import TableColumn, cut, draw_indices, draw_moment, draw_table, fold, letters
 from gpu_scheduler.core.cycle.inventory import Hold
 from gpu_scheduler.core.model import MILLI
 
@@ -150,7 +150,7 @@ def _letter(part: DeviceShare, name: HolderLabel) -> str:
 
 
 def _draw_notes(line: NodeLine, names: Mapping[str, HolderLabel]) -> Text:
-    """Notes about a node: not ready, cordoned, unhealthy, drained, shared."""
+    """Notes about a node: not ready, cordoned, unhealthy, quarantined, drained, shared."""
     notes = []
     if not line.ready:
         notes.append(("not ready", "red"))
@@ -158,6 +158,9 @@ def _draw_notes(line: NodeLine, names: Mapping[str, HolderLabel]) -> Text:
         notes.append(("cordoned", "yellow"))
     if line.unhealthy:
         notes.append((f"GPU {draw_indices(line.unhealthy)} unhealthy", "red"))
+    if line.quarantined:
+        end = draw_moment(max(line.quarantined.values()))
+        notes.append((f"GPU {draw_indices(line.quarantined)} in quarantine until {end}", "yellow"))
     if line.drained_for:
         notes.append((f"drained for {line.drained_for}", "magenta"))
     if line.assigns_devices and line.counted:
@@ -213,7 +216,7 @@ def _symbols(lines: Sequence[NodeLine]) -> list[tuple[str, str]]:
     if any(part.hold is Hold.KEPT for part in parts):
         symbols.append(("a", "kept for members that do not exist yet"))
     if any(part.hold is Hold.QUARANTINED for part in parts):
-        symbols.append((GONE, "of a pod that disappeared; free again soon"))
+        symbols.append((GONE, "of a pod that disappeared; in quarantine"))
     if any(line.unhealthy for line in lines):
         symbols.append((BROKEN, "unhealthy"))
     if any(len({part.holder for part in device}) > 1 for line in lines for device in line.devices):

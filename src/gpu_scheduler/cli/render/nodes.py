@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_scheduler.cli.render.text import draw_moment
 from gpu_scheduler.core.cycle.inventory import DeviceUse, Hold, NodeReport
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.model import MILLI
@@ -15,11 +16,17 @@ from gpu_scheduler.scheduler.status.names import name_of_gang
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """A holder's share of a GPU, in thousandths."""
+    """A holder's share of a GPU, in thousandths; `until` is the end of a quarantine."""
 
     holder: str
     milli: int
     hold: Hold
+    until: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The share as JSON."""
+        found = {"holder": self.holder, "milli": self.milli, "hold": self.hold.value}
+        return found if self.until is None else {**found, "until": draw_moment(self.until)}
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,14 @@ class NodeLine:
     drained_for: str = ""
     devices: tuple[tuple[DeviceShare, ...], ...] = ()
     counted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def quarantined(self) -> dict[int, float]:
+        """The devices of pods that disappeared, each with the end of its quarantine."""
+        ends = {
+            index: [part.until for part in parts if part.until is not None] for index, parts in enumerate(self.devices)
+        }
+        return {index: max(until) for index, until in ends.items() if until}
 
     @property
     def used(self) -> int:
@@ -59,8 +74,11 @@ class NodeLine:
 
     def _device_json(self, index: int) -> dict[str, Any]:
         parts = self.devices[index]
-        held = [{"holder": part.holder, "milli": part.milli, "hold": part.hold.value} for part in parts]
-        return {"index": index, "healthy": index not in self.unhealthy, "held": held}
+        return {
+            "index": index,
+            "healthy": index not in self.unhealthy,
+            "held": [part.as_json() for part in parts],
+        }
 
 
 def list_nodes(engine: Engine) -> list[NodeLine]:
@@ -85,7 +103,7 @@ def _line_of(report: NodeReport) -> NodeLine:
             counted[holder] = counted.get(holder, 0) + number
             continue
         for device in known:
-            devices[device].append(DeviceShare(holder, shape.gpu_milli or MILLI, use.hold))
+            devices[device].append(DeviceShare(holder, shape.gpu_milli or MILLI, use.hold, use.until))
     return NodeLine(
         name=node.name,
         ready=node.ready,

@@ -117,8 +117,9 @@ class NodeTable:
         return found
 
     def domain_codes(self, key: str) -> Codes:
-        """The domain of a label that each node is in; -1 for none."""
-        return self.column(key).codes
+        """The domain of a label that each node is in; -1 for none. A label that no node has gets no column."""
+        found = self._columns.get(key)
+        return found.codes if found is not None else np.full(self.size, -1, np.int32)
 
     def match(self, requirement: Requirement, nodes: Nodes) -> Bools:
         """Which of the nodes satisfy one requirement on their labels."""

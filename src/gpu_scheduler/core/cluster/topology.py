@@ -15,6 +15,8 @@ DEFAULT_LEVELS: Levels = (
     ("rack", "gpu-scheduler.io/rack"),
     ("nvlink", "gpu-scheduler.io/nvlink-block"),
 )
+_MAX_CACHED = 256
+"""The most levels whose domains are cached: gangs may name any label."""
 NODE = "node"
 """The narrowest level, which every cluster has."""
 
@@ -33,7 +35,7 @@ class Topology:
         version, codes = self._cache.get(level, (-1, None))
         if codes is None or version != self._table.version:
             codes = self._number(level)
-            self._cache[level] = (self._table.version, codes)
+            self._keep(level, codes)
         return codes
 
     def required_codes(self, level: str, rules: tuple[TopologyRule, ...]) -> Codes:
@@ -49,8 +51,13 @@ class Topology:
             codes = np.where(inside, parts[0], -1).astype(np.int32)
             if level != NODE and inside.any():
                 codes[inside] = np.unique(parts[:, inside], axis=1, return_inverse=True)[1].reshape(-1)
-            self._cache[key] = (self._table.version, codes)
+            self._keep(key, codes)
         return codes
+
+    def _keep(self, key: str, codes: Codes) -> None:
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        self._cache[key] = (self._table.version, codes)
 
     def search_levels(self, rules: tuple[TopologyRule, ...]) -> list[str]:
         """The levels to try, narrowest first, up to the narrowest required one; "" (no domain) if none is required."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,11 +18,15 @@ Scarce = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """How much a gang, or a pod without one, holds. `gang` is None for a pod that is not ours."""
+    """How much a gang, or a pod without one, holds. `gang` is None for a pod that is not ours.
+
+    `hidden` gangs of other namespaces, or so many pods, are one holder; its name is what they are: "gang" or "pod".
+    """
 
     name: str
     amount: float
     gang: GangKey | None = None
+    hidden: int = 0
 
     @staticmethod
     def of(pod: Pod, gang: GangKey | None, amount: float) -> Holder:
@@ -41,6 +46,14 @@ class GangName(NamedTuple):
         """The name of a gang that is known, or was."""
         record = state.records.get(key) if key.dialect == LONE_POD else None
         return GangName(key, next((pod.name for pod in record.members.values()), "") if record is not None else "")
+
+    def seen_from(self, namespace: str | None) -> GangName:
+        """The name for readers of a namespace; None are readers of all."""
+        return self if namespace in (None, self.key.namespace) else HIDDEN_GANG
+
+
+HIDDEN_GANG = GangName(GangKey("", "", ""))
+"""A gang of a namespace that the reader may not see."""
 
 
 def scarce_resource(state: State, record: GangRecord, refused: Unplaceable | None) -> Scarce | None:
@@ -81,6 +94,21 @@ def holders_of(state: State, record: GangRecord, scarce: Scarce) -> list[Holder]
     return [
         Holder(name, amount / scale if amount % scale else amount // scale, gang) for (name, gang), amount in ranked
     ]
+
+
+def hide_others(holders: Iterable[Holder], namespace: str | None) -> list[Holder]:
+    """The holders for readers of a namespace: gangs and pods of all others are summed up. None are readers of all."""
+    found: list[Holder] = []
+    others: dict[str, Holder] = {}
+    for holder in holders:
+        if namespace in (None, holder.name.partition("/")[0]):
+            found.append(holder)
+        else:
+            what = "pod" if holder.gang is None or holder.gang.dialect == LONE_POD else "gang"
+            before = others.get(what, Holder(what, 0))
+            amount = round(before.amount + holder.amount, 3)  # shares are thousandths of a GPU
+            others[what] = Holder(what, int(amount) if amount % 1 == 0 else amount, hidden=before.hidden + 1)
+    return sorted([*found, *others.values()], key=lambda holder: -holder.amount)
 
 
 def _gang_of(state: State, usage: Usage) -> GangKey | None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.report import Reporter
-from gpu_scheduler.core.events import DeleteCause
+from gpu_scheduler.core.events import DeleteCause, Quarantined
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
 from gpu_scheduler.core.model import GangKey, Node, Pod, PodPhase, Queue
 from gpu_scheduler.core.queueing.quota import charge_of
@@ -112,12 +112,16 @@ class Hold(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A pod, or a slot kept for a gang, that takes GPUs of a node; `gang` is None for a pod that is not ours."""
+    """A pod, or a slot kept for a gang, that takes GPUs of a node; `gang` is None for a pod that is not ours.
+
+    `until` is the end of a quarantine.
+    """
 
     pod: Pod
     devices: tuple[int, ...]
     hold: Hold
     gang: GangName | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def _use_of(state: State, usage: Usage, kept: Mapping[str, GangRecord]) -> Devic
         return held if _keeps_slots(state, record) else None
     hold = Hold.QUARANTINED if uid in state.quarantined else Hold.BINDING if pod.node is None else Hold.USED
     gang = GangName(pod.gang) if pod.ours and pod.gang is not None else None
-    return DeviceUse(pod, usage.devices, hold, gang)
+    return DeviceUse(pod, usage.devices, hold, gang, state.quarantined.get(uid))
 
 
 def _keeps_slots(state: State, record: GangRecord) -> bool:
@@ -164,6 +168,17 @@ def _keeps_slots(state: State, record: GangRecord) -> bool:
         return True
     notes = record.gang.notes if record.gang is not None else None
     return notes is not None and (bool(notes.nomination) or notes.admitted_at is not None)
+
+
+def quarantines(state: State) -> list[Quarantined]:
+    """The pods that vanished and whose devices stay unused, with their nodes and devices."""
+    found = []
+    for uid, until in state.quarantined.items():
+        usage = state.cluster.usage.get(uid)
+        if usage is not None:
+            pod = replace(usage.pod, node=usage.node, devices=usage.devices)
+            found.append(Quarantined(pod, until, state.quota.queue_of_pod(uid)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from gpu_scheduler.core.events import (
     NodeSeen,
     PodGone,
     PodSeen,
+    Quarantined,
     SendDelete,
     TookOver,
 )
@@ -151,6 +152,16 @@ def _forget_permanent(state: State, uid: str) -> None:
     if state.empty.forget(uid):
         state.empty_version += 1
         state.changes |= Wake.NODE
+
+
+def on_quarantined(state: State, event: Quarantined, now: float) -> None:
+    """Takes in that the leader keeps the devices of a pod that vanished unused."""
+    pod = event.pod
+    if pod.node is None or pod.uid in state.pods or event.until <= now:
+        return
+    state.cluster.add(pod, pod.node, pod.devices)
+    state.quota.charge([pod], event.queue)
+    state.quarantined[pod.uid] = event.until
 
 
 def end_quarantines(state: State, now: float) -> None:

@@ -6,13 +6,14 @@ The status writer, the command line and the simulations render a `GangReport`; n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpu_scheduler.base.text import closest
 from gpu_scheduler.core.cluster.topology import NODE
 from gpu_scheduler.core.cycle.drain import bid_on_empty
-from gpu_scheduler.core.cycle.holders import GangName, Holder, Scarce, holders_of, scarce_resource
+from gpu_scheduler.core.cycle.holders import GangName, Holder, Scarce, hide_others, holders_of, scarce_resource
 from gpu_scheduler.core.cycle.loans import Loan, loans_to
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import (
@@ -36,6 +37,9 @@ from gpu_scheduler.core.state import State
 _FRESH = 1.0
 """For how many seconds an answer that many gangs share is reused."""
 _MAX_CACHED = 4096
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +103,16 @@ class Reporter:
         self._state = state
         self.dry_run = dry_run
         self._holders: dict[Scarce, tuple[float, tuple[Holder, ...]]] = {}
+        self._seen_holders: dict[tuple[Scarce, str | None], tuple[float, tuple[Holder, ...]]] = {}
         self._refusals: dict[object, tuple[float, Unplaceable | None]] = {}
         self._loans: dict[object, tuple[float, tuple[Loan, ...]]] = {}
         self._order: tuple[float, list[GangKey], dict[GangKey, int]] = (-math.inf, [], {})
 
-    def report(self, key: GangKey, now: float) -> GangReport | None:
-        """The report about a gang; None for one that is not known."""
+    def report(self, key: GangKey, now: float, reader: str | None = None) -> GangReport | None:
+        """The report about a gang; None for one that is not known.
+
+        With a namespace as `reader`, gangs and pods of other namespaces have no name.
+        """
         state, record = self._state, self._state.records.get(key)
         if record is None:
             return None
@@ -126,23 +134,23 @@ class Reporter:
             waiting_since=_waiting_since(record, facts),
             position=positions.get(key),
             in_line=len(order),
-            first_in_line=GangName.of(state, order[0]) if order else None,
+            first_in_line=GangName.of(state, order[0]).seen_from(reader) if order else None,
             starts=starts,
             evicts=evicts,
-            holders=self._find_holders(record, status, now),
+            holders=self._find_holders(record, status, now, reader),
             loans=self._find_loans(record, status, facts, now),
             waiting_uids=frozenset(p.uid for p in record.members.values() if _waits(p) and p.uid not in binds),
             gate=gated.gates[0] if gated is not None else None,
             gated=gated.name if gated is not None else "",
             entry=entry,
-            entry_holders=tuple(_entry_holders(state, entry)) if entry is not None else (),
+            entry_holders=tuple(hide_others(_entry_holders(state, entry), reader)) if entry is not None else (),
             entry_missing=_missing_devices(state, entry) if entry is not None else (),
             levels=_other_levels(state, reasons[Reason.TOPOLOGY]) if Reason.TOPOLOGY in reasons else (),
             unknown_resource=_is_unknown(state, reasons.get(Reason.RESOURCE)),
             suggestion=_suggest(state, reasons),
             queue_used=used,
             queue_most=most,
-            drained_for=GangName.of(state, state.target) if state.target and Reason.RESERVED in reasons else None,
+            drained_for=_drained_for(state, reader) if Reason.RESERVED in reasons else None,
             hold_left=_hold_left(state, record, status, now),
             retry_left=max(0.0, record.not_before - now) if record.not_before > now else None,
             setback=record.setback,
@@ -199,15 +207,10 @@ class Reporter:
         refused = status.refusal
         if refused is None or not refused.refusals or not refused.counts_members or record.gang is None:
             return refused
-        shared = (refused, self._state.queue.signature_of(record.key)) if not record.reserved else None
-        at, found = self._refusals.get(shared, (-math.inf, None)) if shared is not None else (-math.inf, None)
-        if now - at > _FRESH:
-            found = self._refuse_now(record, refused, facts, now)
-            if len(self._refusals) > _MAX_CACHED:
-                self._refusals.clear()
-            if shared is not None:
-                self._refusals[shared] = (now, found)
-        return found
+        if record.reserved:
+            return self._refuse_now(record, refused, facts, now)
+        shared = (refused, self._state.queue.signature_of(record.key))
+        return _recent(self._refusals, shared, now, lambda: self._refuse_now(record, refused, facts, now))
 
     def _refuse_now(self, record: GangRecord, refused: Unplaceable, facts: GangFacts, now: float) -> Unplaceable | None:
         state = self._state
@@ -243,35 +246,43 @@ class Reporter:
             self._order = (now, order, positions)
         return order, positions
 
-    def _find_holders(self, record: GangRecord, status: Status, now: float) -> tuple[Holder, ...]:
+    def _find_holders(self, record: GangRecord, status: Status, now: float, reader: str | None) -> tuple[Holder, ...]:
         scarce = scarce_resource(self._state, record, status.refusal)
         if scarce is None:
             return ()
         shared = not (record.reserved or status.running)  # what a gang holds itself is left out of its own answer
-        at, found = self._holders.get(scarce, (-math.inf, ())) if shared else (-math.inf, ())
-        if now - at > _FRESH:
+
+        def all_holders() -> tuple[Holder, ...]:
             every = holders_of(self._state, record, scarce)
-            found = tuple(holder for holder in every if not self._is_placed_on_paper(holder))[:5]
-            if shared:
-                self._holders[scarce] = (now, found)
-        return found
+            return tuple(holder for holder in every if not self._is_placed_on_paper(holder))
+
+        def largest() -> tuple[Holder, ...]:
+            every = _recent(self._holders, scarce, now, all_holders) if shared else all_holders()
+            return tuple(hide_others(every, reader)[:5])
+
+        return _recent(self._seen_holders, (scarce, reader), now, largest) if shared else largest()
 
     def _find_loans(self, record: GangRecord, status: Status, facts: GangFacts, now: float) -> tuple[Loan, ...]:
         """What other queues borrow of what the gang's queue is entitled to; gangs that ask for the same share it."""
         if record.gang is None or scarce_resource(self._state, record, status.refusal) is None:
             return ()
         shared = (status.refusal, self._state.queue.signature_of(record.key), bool(facts.ready))
-        at, found = self._loans.get(shared, (-math.inf, ()))
-        if now - at > _FRESH:
-            found = tuple(loans_to(self._state, record, status.refusal, now))
-            if len(self._loans) > _MAX_CACHED:
-                self._loans.clear()
-            self._loans[shared] = (now, found)
-        return found
+        return _recent(self._loans, shared, now, lambda: tuple(loans_to(self._state, record, status.refusal, now)))
 
     def _is_placed_on_paper(self, holder: Holder) -> bool:
         record = self._state.records.get(holder.gang) if holder.gang is not None else None
         return self.dry_run and record is not None and self.is_on_paper(record)
+
+
+def _recent(cache: dict[K, tuple[float, T]], key: K, now: float, make: Callable[[], T]) -> T:
+    """The answer of the last second; a new one where there is none."""
+    known = cache.get(key)
+    if known is not None and now - known[0] <= _FRESH:
+        return known[1]
+    if len(cache) > _MAX_CACHED:
+        cache.clear()
+    cache[key] = (now, answer := make())
+    return answer
 
 
 _OF_MAP = {Reason.DEVICE_HELD, Reason.DEVICE_MISSING}
@@ -305,6 +316,10 @@ def _hold_left(state: State, record: GangRecord, status: Status, now: float) -> 
     elif status.phase is Phase.RESERVED and status.notes.admitted_at is not None:
         end = status.notes.admitted_at + state.config.reserve
     return max(0.0, end - now) if end is not None else None
+
+
+def _drained_for(state: State, reader: str | None) -> GangName | None:
+    return GangName.of(state, state.target).seen_from(reader) if state.target else None
 
 
 # -- maps and levels

@@ -112,6 +112,11 @@ class QuotaTracker:
         """Whether a pod is charged to a queue."""
         return uid in self._charged
 
+    def queue_of_pod(self, uid: str) -> str:
+        """The queue that a pod is charged to; the default queue for one that is not charged."""
+        found = self._charged.get(uid)
+        return found.queue if found is not None else ""
+
     def queue_of_gang(self, gang: GangKey) -> str | None:
         """The queue that admitted the charged members of a gang; None if it has none."""
         found = self._gangs.get(gang)

@@ -102,7 +102,8 @@ class Annotations(Dialect):
         declared, problem, minimum = _first_values(pods), "", 1
         try:
             _check_agreement(declared, pods)
-            minimum = read_gang_min(annotation(declared[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in declared else None)
+            text = annotation(declared[GANG_MIN].metadata, GANG_MIN) if GANG_MIN in declared else None
+            minimum = read_gang_min(text, context.ceilings.max_members)
         except BadOptionError as error:
             problem = str(error)
         gang = Gang(
@@ -170,7 +171,7 @@ def _check_agreement(declared: dict[str, PodObject], pods: Collection[PodObject]
                 raise BadOptionError(f"{name}: {one} and {other}; all pods of a gang must have the same value")
 
 
-def read_gang_min(text: str | None) -> int:
-    """Returns the minimum that an annotation declares; raises BadOptionError."""
+def read_gang_min(text: str | None, most: int) -> int:
+    """Returns the minimum that an annotation declares, up to `most`; raises BadOptionError."""
     number = int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else text
-    return read_minimum(number, GANG_MIN)
+    return read_minimum(number, GANG_MIN, most)

@@ -26,7 +26,16 @@ from gpu_scheduler.gangs.conditions import (
 from gpu_scheduler.gangs.contract import GROUP
 from gpu_scheduler.gangs.dialects.dialect import Dialect, GangContext, StatusPatch, StatusUpdate, patch_object
 from gpu_scheduler.gangs.notes import change_notes, with_notes
-from gpu_scheduler.gangs.options import BadOptionError, as_dict, as_list, created_at, quote, read_minimum, with_options
+from gpu_scheduler.gangs.options import (
+    MAX_RULES,
+    BadOptionError,
+    as_dict,
+    as_list,
+    created_at,
+    quote,
+    read_minimum,
+    with_options,
+)
 from gpu_scheduler.gangs.roles import rank_roles
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
@@ -65,7 +74,7 @@ class PodGroups(Dialect):
             return None
         problem, minimum = "", 1
         try:
-            minimum = _read_policy(raw)
+            minimum = _read_policy(raw, context.ceilings.max_members)
         except BadOptionError as error:
             problem = str(error)
         gang = Gang(
@@ -93,7 +102,7 @@ class PodGroups(Dialect):
         return patch_object(resource, raw.metadata, notes, change_status(raw, {"conditions": conditions}))
 
 
-def _read_policy(raw: RawObject) -> int:
+def _read_policy(raw: RawObject, most: int) -> int:
     parent = raw.spec.get("parentCompositePodGroupName")
     if parent:
         raise BadOptionError(
@@ -102,12 +111,12 @@ def _read_policy(raw: RawObject) -> int:
     policy = as_dict(raw.spec.get("schedulingPolicy"))
     if "gang" not in policy:
         raise BadOptionError("spec.schedulingPolicy: missing; write gang: {minCount: n} or basic: {}")
-    return read_minimum(as_dict(policy["gang"]).get("minCount"), "spec.schedulingPolicy.gang.minCount")
+    return read_minimum(as_dict(policy["gang"]).get("minCount"), "spec.schedulingPolicy.gang.minCount", most)
 
 
 def _read_constraints(raw: RawObject) -> Iterator[TopologyRule]:
     """Yields a rule for each constraint: all members within one value of its node label."""
-    for constraint in as_list(as_dict(raw.spec.get("schedulingConstraints")).get("topology")):
+    for constraint in as_list(as_dict(raw.spec.get("schedulingConstraints")).get("topology"))[:MAX_RULES]:
         if constraint.get("key"):
             yield TopologyRule(str(constraint["key"]))
 

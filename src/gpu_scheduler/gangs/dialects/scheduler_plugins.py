@@ -93,7 +93,8 @@ class SchedulerPlugins(PodGroupDialect):
         problem, minimum = "", 1
         expected: tuple[Expected, ...] = ()
         try:
-            minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
+            most = context.ceilings.max_members
+            minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", most, absent=1)
             if raw.status.get("phase") not in _ENDED and is_made_for_job(raw, context):
                 expected = expect_members(raw, minimum, {}, context, pods)
         except BadOptionError as error:

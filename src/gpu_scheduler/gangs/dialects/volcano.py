@@ -155,9 +155,10 @@ def _with_members(gang: Gang, raw: RawObject, pods: Collection[PodObject], conte
     """Returns the gang with its minimums and expected members; raises BadOptionError."""
     if raw.spec.get("subGroupPolicy"):
         raise BadOptionError("spec.subGroupPolicy: nested groups are not supported; use spec.minTaskMember")
-    minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", absent=1)
+    most = context.ceilings.max_members
+    minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", most, absent=1)
     tasks = {
-        name: read_minimum(count, f"spec.minTaskMember[{quote(name)}]", absent=0)
+        name: read_minimum(count, f"spec.minTaskMember[{quote(name)}]", most, absent=0)
         for name, count in as_dict(raw.spec.get("minTaskMember")).items()
     }
     done = raw.status.get("phase") == "Completed"

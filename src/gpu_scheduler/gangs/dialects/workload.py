@@ -95,7 +95,7 @@ class Workloads(Dialect):
             return None
         problem, minimum, timeout = "", 1, None
         try:
-            minimum, timeout = _read_policy(key, raw)
+            minimum, timeout = _read_policy(key, raw, context.ceilings.max_members)
         except BadOptionError as error:
             problem = str(error)
         gang = Gang(
@@ -148,7 +148,7 @@ def _find_group(key: GangKey, raw: RawObject) -> Json | None:
     return next((group for group in as_list(raw.spec.get("podGroups")) if group.get("name") == wanted), None)
 
 
-def _read_policy(key: GangKey, raw: RawObject) -> tuple[int, float | None]:
+def _read_policy(key: GangKey, raw: RawObject, most: int) -> tuple[int, float | None]:
     group = _find_group(key, raw)
     if group is None:
         existing = ", ".join(str(group.get("name")) for group in as_list(raw.spec.get("podGroups"))) or "none"
@@ -159,7 +159,7 @@ def _read_policy(key: GangKey, raw: RawObject) -> tuple[int, float | None]:
     if "gang" not in policy:
         raise BadOptionError(f"{field}: missing; write gang: {{minCount: n}} or basic: {{}}")
     gang = as_dict(policy["gang"])
-    minimum = read_minimum(gang.get("minCount"), f"{field}.gang.minCount")
+    minimum = read_minimum(gang.get("minCount"), f"{field}.gang.minCount", most)
     timeout = gang.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0):
         raise BadOptionError(

@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from gpu_scheduler.gangs.contract import COMMITTED, EPOCH, FINALIZER, PLACEMENTS, SERVES
+from gpu_scheduler.gangs.contract import COMMITTED, EPOCH, FINALIZER, PLACEMENTS, QUARANTINED, SERVES
 from gpu_scheduler.gangs.pods.device_map import read_number
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate, LeaderElection, LeaseObject
@@ -48,6 +48,11 @@ class CommitLease(LeaseObject, rename="camel"):
         text = (self.metadata.annotations or {}).get(SERVES, "")
         return tuple(name for name in text.split(",") if name)
 
+    @property
+    def quarantined(self) -> str:
+        """The quarantines that the leader publishes, as text."""
+        return (self.metadata.annotations or {}).get(QUARANTINED, "")
+
     def with_committed(self, committed: Mapping[str, str]) -> Self:
         """This Lease with another committed set."""
         annotations = {**(self.metadata.annotations or {}), COMMITTED: _encode(committed)}
@@ -55,7 +60,10 @@ class CommitLease(LeaseObject, rename="camel"):
 
 
 class CommitLog(LeaderElection[CommitLease]):
-    """Leader election whose Lease carries the committed set: leadership and commits change by the same swap."""
+    """Leader election whose Lease carries the committed set: leadership and commits change by the same swap.
+
+    Every write also publishes what `quarantined` returns, for the commands.
+    """
 
     def __init__(
         self,
@@ -63,9 +71,11 @@ class CommitLog(LeaderElection[CommitLease]):
         candidate: Candidate,
         serves: tuple[str, ...] = (),
         count_swap: Callable[[str], None] = lambda outcome: None,
+        quarantined: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__(client, candidate, CommitLease, count_swap)
         self._serves = serves
+        self._quarantined = quarantined
 
     @property
     def committed(self) -> dict[str, str]:
@@ -97,7 +107,8 @@ class CommitLog(LeaderElection[CommitLease]):
 
     def _metadata(self, lease: CommitLease, epoch: int, holder: str) -> Meta:
         committed = lease.committed
-        annotations = {EPOCH: str(epoch), COMMITTED: _encode(committed), SERVES: ",".join(self._serves)}
+        published = {SERVES: ",".join(self._serves), QUARANTINED: self._quarantined()}
+        annotations = {EPOCH: str(epoch), COMMITTED: _encode(committed), **published}
         # The finalizer keeps the committed set from being lost. A deleted or released Lease with nothing committed
         # does without. The API server accepts no new finalizer on an object that is being deleted.
         finalizers = [name for name in lease.metadata.finalizers or () if name != FINALIZER]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu_scheduler.base.text import count, format_duration, join, one_line
+from gpu_scheduler.core.cycle.holders import HIDDEN_GANG, GangName
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.gangs.dialects import StatusMessage
+from gpu_scheduler.scheduler.status.names import name_of_gang
 from gpu_scheduler.scheduler.status.refusals import (
     say_bind_refused,
     say_failure,
@@ -76,14 +78,20 @@ def say_bound(pod: str, node: str, devices: str) -> str:
     return f"Assigned {pod} to {node}{gpus}"
 
 
-def say_deleted(cause: DeleteCause, winner: str = "") -> StatusMessage:
+def say_deleted(cause: DeleteCause, winner: GangName | None = None) -> StatusMessage:
     """Why a pod is deleted, and for which gang where that is known."""
-    room = f"Deleted to make room for {f'gang {winner}' if winner else 'another gang'}"
+    room = f"Deleted to make room for {_say_winner(winner)}"
     return {
         DeleteCause.PREEMPTED: StatusMessage("Preempted", f"{room}, which has a higher priority."),
         DeleteCause.RECLAIMED: StatusMessage("Reclaimed", f"{room}: its own queue used more than its quota."),
         DeleteCause.RESTART: StatusMessage("Restarted", "Deleted because its gang was below its minimum for too long."),
     }[cause]
+
+
+def _say_winner(winner: GangName | None) -> str:
+    if winner is None:
+        return "another gang"
+    return f"{'' if winner == HIDDEN_GANG else 'gang '}{name_of_gang(winner)}"
 
 
 # -- phases

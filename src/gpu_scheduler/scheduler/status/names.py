@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.core.cycle.holders import GangName, Holder
+from gpu_scheduler.core.cycle.holders import HIDDEN_GANG, GangName, Holder
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.state import LONE_POD
@@ -11,7 +11,9 @@ from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 
 
 def name_of_gang(gang: GangName) -> str:
-    """A gang, or a pod without one, with its namespace."""
+    """A gang, or a pod without one, with its namespace where the reader may see it."""
+    if gang == HIDDEN_GANG:
+        return "a gang of another namespace"
     return f"{gang.key.namespace}/{gang.pod}" if gang.pod else display_name(gang.key)
 
 
@@ -28,7 +30,10 @@ def name_of_report(report: GangReport) -> str:
 
 
 def name_of_holder(holder: Holder) -> str:
-    """A gang that holds something, or the pod itself."""
+    """A gang that holds something, or the pod itself; those that the reader may not see by their number."""
+    if holder.hidden:
+        one = f"a {holder.name} of another namespace"
+        return one if holder.hidden == 1 else f"{holder.hidden} {holder.name}s of other namespaces"
     return holder.name if holder.gang is None or holder.gang.dialect == LONE_POD else display_name(holder.gang)
 
 

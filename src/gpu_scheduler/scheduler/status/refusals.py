@@ -118,8 +118,14 @@ def say_suggestion(report: GangReport) -> str:
 
 
 def _holding(report: GangReport, resource: str) -> str:
-    held = [f"{name_of_holder(holder)} holds {format_number(resource, holder.amount)}" for holder in report.holders]
-    return f" {join(held)}." if held else ""
+    held = [
+        f"{name_of_holder(holder)} {'hold' if holder.hidden > 1 else 'holds'} {format_number(resource, holder.amount)}"
+        for holder in report.holders
+    ]
+    text = join(held)
+    if report.holders and report.holders[0].hidden:  # words, where a name would begin the sentence
+        text = text[0].upper() + text[1:]
+    return f" {text}." if text else ""
 
 
 def _say_loans(report: GangReport, resource: str) -> str:

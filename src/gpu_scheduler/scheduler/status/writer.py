@@ -16,6 +16,7 @@ import structlog
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.base.text import count, without_numbers
+from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.events import Delete, Report
 from gpu_scheduler.core.lifecycle import Phase, Status
@@ -89,7 +90,7 @@ class _PodMessage:
 
 
 class StatusWriter:
-    """Writes reported statuses in the background. `report` returns the engine's report about a gang."""
+    """Writes reported statuses in the background. `report` is the engine's report to readers of a gang's namespace."""
 
     def __init__(
         self,
@@ -149,11 +150,12 @@ class StatusWriter:
         self._recorder.record(reference_to_pod(pod), "Normal", "Scheduled", message)
         self._pod_messages.pop(meta.uid, None)
 
-    def report_deleted(self, delete: Delete, winner: str = "") -> None:
-        """Records an Event on a pod: why it is deleted, and for which gang."""
+    def report_deleted(self, delete: Delete, winner: GangName | None = None) -> None:
+        """Records an Event on a pod: why it is deleted, and for which gang. The log also names other namespaces."""
         ref = ObjectReference(PODS.api_version, PODS.kind, delete.namespace, delete.name, delete.uid)
-        told = say_deleted(delete.cause, winner)
-        _log.info("deleting a pod", pod=f"{delete.namespace}/{delete.name}", reason=told.reason, why=told.message)
+        why = say_deleted(delete.cause, winner).message
+        told = say_deleted(delete.cause, winner.seen_from(delete.namespace) if winner is not None else None)
+        _log.info("deleting a pod", pod=f"{delete.namespace}/{delete.name}", reason=told.reason, why=why)
         self._recorder.record(ref, "Warning", told.reason, told.message)
 
     def forget(self, key: GangKey) -> None:
