@@ -309,8 +309,11 @@ def test_queue_limit_below_the_request_says_that_it_never_fits() -> None:
     ("phase", "about", "context", "text"),
     [
         (Phase.RUNNING, {"running": 16, "waiting": 0}, {}, "16 members run."),
-        (Phase.HOLDING, {"running": 15, "waiting": 0}, {"hold_left": 240.0}, "below its minimum: 15 of 16 members are "
-         "there. The slots of the others are held for their replacements for another 4 minutes."),
+        (Phase.HOLDING, {"running": 15, "waiting": 0}, {"hold_left": 240.0},
+         "below its minimum: 15 of 16 members are there."),
+        (Phase.HOLDING, {"running": 15, "waiting": 0, "notes": Notes(lost=1)}, {"hold_left": 240.0},
+         "below its minimum: 15 of 16 members are there. "
+         "The slots of the others are held for their replacements for another 4 minutes."),
         (Phase.DEGRADED, {"running": 1, "waiting": 0}, {}, "below its minimum: 1 of 16 members is there. "
          "No controller recreates the others: add pods, or delete the gang and submit it again."),
         (Phase.FINISHED, {"succeeded": 16, "waiting": 0}, {}, "finished: 16 members succeeded."),

@@ -226,6 +226,16 @@ def test_selector_that_no_node_meets_is_told() -> None:
     )
 
 
+def test_gang_whose_minimum_was_raised_holds_no_slots_and_does_not_say_so() -> None:
+    world = World()
+    key = world.run("train", 2, worker())
+    world.engine.handle(GangSeen(Gang(key, 4)), world.now)
+    world.engine.handle(PodSeen(Pod("extra", "ns", "extra", worker(9), gang=key)), world.now)
+    told = world.say(key)
+    assert told.startswith("below its minimum: 2 of 4 members are there. 1 more waits: ")
+    assert "held" not in told
+
+
 def test_gang_that_lost_a_member_says_how_long_its_slot_is_held() -> None:
     world = World()
     key = world.run("train", 4, worker())

@@ -138,6 +138,8 @@ def _below(report: GangReport) -> str:
 def _holding(report: GangReport) -> str:
     left = say_left(report.hold_left, " for another {}")
     refused = report.status.refusal
+    if not report.status.notes.lost:
+        return f"{_below(report)}{_because(report)}"  # slots are held for lost members only
     if refused is not None and refused.counts_members:
         return f"{_below(report)}{_because(report)} What comes free is kept for the others{left}."
     return f"{_below(report)}{_because(report)} The slots of the others are held for their replacements{left}."
