@@ -6,8 +6,8 @@ The status writer, the command line and the simulations render a `GangReport`; n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.base.text import closest
 from gpu_scheduler.core.cluster.topology import NODE
@@ -44,8 +44,9 @@ class GangReport:
 
     `gate` keeps the pod `gated` back. `entry` is the GPU map entry that is in the way: `entry_holders` use its devices,
     `entry_missing` do not exist. `levels` are the topology levels that nodes have, where the requested one is none of
-    them. `queue_used` and `queue_most` are in units of requests. `starts` and `evicts` are what a dry run decided:
-    it has not happened. `waiting_uids` are the members without a bind.
+    them. `first_in_line` leaves out gangs that no end of another gang could start. `queue_used` and `queue_most` are in
+    units of requests. `starts` and `evicts` are what a dry run decided: it has not happened. `waiting_uids` are the
+    members without a bind.
     """
 
     key: GangKey
@@ -92,6 +93,15 @@ class GangReport:
         return self.status.refusal
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The waiting gangs in order, the place of each, counted from 1, and the first that could start as things are."""
+
+    order: Sequence[GangKey]
+    positions: Mapping[GangKey, int] = field(default_factory=dict)
+    first: GangKey | None = None
+
+
 class Reporter:
     """Makes reports. Answers that many gangs share, such as who holds the GPUs, are reused for a second."""
 
@@ -101,7 +111,7 @@ class Reporter:
         self._holders: dict[Scarce, tuple[float, tuple[Holder, ...]]] = {}
         self._refusals: dict[object, tuple[float, Unplaceable | None]] = {}
         self._loans: dict[object, tuple[float, tuple[Loan, ...]]] = {}
-        self._order: tuple[float, list[GangKey], dict[GangKey, int]] = (-math.inf, [], {})
+        self._order: tuple[float, Line] = (-math.inf, Line(()))
 
     def report(self, key: GangKey, now: float) -> GangReport | None:
         """The report about a gang; None for one that is not known."""
@@ -110,7 +120,7 @@ class Reporter:
             return None
         facts, status, starts, evicts = self._status_of(record)
         status = replace(status, refusal=self._refresh(record, status, facts, now))
-        order, positions = self._positions(now)
+        line = self._line(now)
         gated = next((pod for pod in record.members.values() if pod.gates and pod.node is None), None)
         reasons = {refusal.reason: refusal.subject for refusal in status.refusal.refusals} if status.refusal else {}
         used, most = _queue_use(state, record, reasons.get(Reason.QUOTA) or reasons.get(Reason.OVER_QUOTA))
@@ -124,9 +134,9 @@ class Reporter:
             queue=state.queue_of(record),
             priority=record.priority,
             waiting_since=_waiting_since(record, facts),
-            position=positions.get(key),
-            in_line=len(order),
-            first_in_line=GangName.of(state, order[0]) if order else None,
+            position=line.positions.get(key),
+            in_line=len(line.order),
+            first_in_line=GangName.of(state, line.first) if line.first is not None else None,
             starts=starts,
             evicts=evicts,
             holders=self._find_holders(record, status, now),
@@ -233,15 +243,17 @@ class Reporter:
 
     # -- its place in line, and who is in its way
 
-    def _positions(self, now: float) -> tuple[list[GangKey], dict[GangKey, int]]:
-        """Every waiting gang in order, and the place of each, counted from 1."""
-        at, order, positions = self._order
+    def _line(self, now: float) -> Line:
+        """Every waiting gang in order."""
+        at, line = self._order
         # A queue that changes all the time is not sorted for every report.
-        if now - at > _FRESH or (self.dry_run and len(order) != len(self._state.queue)):
-            order = self._state.queue.in_order(self._state.share)
-            positions = {key: place for place, key in enumerate(order, 1)}
-            self._order = (now, order, positions)
-        return order, positions
+        if now - at > _FRESH or (self.dry_run and len(line.order) != len(self._state.queue)):
+            queue = self._state.queue
+            order = queue.in_order(self._state.share)
+            can_start = (key for key in order if (refused := queue.refusal(key)) is None or not refused.hopeless)
+            line = Line(order, {key: place for place, key in enumerate(order, 1)}, next(can_start, None))
+            self._order = (now, line)
+        return line
 
     def _find_holders(self, record: GangRecord, status: Status, now: float) -> tuple[Holder, ...]:
         scarce = scarce_resource(self._state, record, status.refusal)
