@@ -68,7 +68,9 @@ def _find(view: ClusterSnapshot, namespace: str, name: str) -> list[GangKey]:
     """The gangs that a name means; a name that means none is an error that says what to try instead."""
     from gpu_scheduler.cli.render.names import NameLookup
 
-    names = NameLookup(view.engine.gangs(), view.pods, view.registry.context.scheduler_names)
+    registry = view.registry
+    unserved = list(registry.unserved_groups())
+    names = NameLookup(view.engine.gangs(), view.pods, registry.context.scheduler_names, unserved)
     before, slash, after = name.partition("/")
     found = names.find(namespace, name) or (names.find(before, after) if slash else [])
     if not found:

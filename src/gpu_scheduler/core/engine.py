@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpu_scheduler.core.cycle import observe, retry
 from gpu_scheduler.core.cycle.decide import run_cycle
-from gpu_scheduler.core.cycle.explain import Explanation, explain
+from gpu_scheduler.core.cycle.explain import Explanation, earliest_start, explain
 from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.inventory import (
     GangSummary,
@@ -125,6 +125,11 @@ class Engine:
         """The report, with the changes that would let the gang start, each tried on the spot."""
         report = self.report(key, now)
         return explain(self.state, report, now) if report is not None else None
+
+    def earliest_start(self, key: GangKey, now: float) -> float | None:
+        """When the gang starts if others end when they are expected to; None where that is not known."""
+        report = self.report(key, now)
+        return earliest_start(self.state, report, now) if report is not None else None
 
     def members(self, key: GangKey) -> list[MemberReport]:
         """What each member of a gang is doing."""

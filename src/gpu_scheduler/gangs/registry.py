@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,9 +23,10 @@ from gpu_scheduler.gangs.dialects import (
     dialect_of,
     read_membership,
 )
+from gpu_scheduler.gangs.expected import job_scheduler
 from gpu_scheduler.gangs.options import annotation, created_at, quote, read_queue
 from gpu_scheduler.gangs.roles import leader_role
-from gpu_scheduler.k8s.objects import PodObject, RawObject
+from gpu_scheduler.k8s.objects import Meta, PodObject, RawObject
 from gpu_scheduler.k8s.resources import Resource
 
 _ENDED = ("Succeeded", "Failed")
@@ -223,6 +224,15 @@ class GangRegistry:
         return dialect.encode(
             key, subject, StatusUpdate(status, message, now, alive.keys(), self._owner_of(key)), self.context
         )
+
+    def unserved_groups(self) -> Iterator[tuple[Meta, str]]:
+        """Returns the groups without pods whose job names a scheduler that is not ours, with its name."""
+        for entry in self._entries.values():
+            raw = self._object(entry.key)
+            if raw is None or entry.members or self._is_ours(entry, raw):
+                continue
+            if scheduler := job_scheduler(raw, self.context):
+                yield raw.metadata, scheduler
 
     # -- bookkeeping
 

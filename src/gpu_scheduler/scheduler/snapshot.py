@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ import msgspec
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, TookOver
+from gpu_scheduler.gangs.jobs import readable_jobs
 from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.discovery import Served, find_served
 from gpu_scheduler.k8s.errors import ApiError, NotFound, Refused
 from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
-from gpu_scheduler.k8s.objects import NodeObject, PodObject
+from gpu_scheduler.k8s.objects import Json, NodeObject, PodObject, RawObject
 from gpu_scheduler.k8s.resources import LEASES, NODES, Resource
 from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease
@@ -59,6 +60,8 @@ async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
     translator = make_translator(settings)
     kinds = [*optional_kinds(translator, served), *required_kinds(translator)]
     listed = await asyncio.gather(*[_list(client, resource, form) for resource, form, _ in kinds])
+    jobs = await _list_jobs(client, served, [obj for objs in listed for obj in objs if isinstance(obj, RawObject)])
+    translator.registry.context.owner_of = lambda namespace, owner: jobs.get(owner.uid)
     nodes: dict[str, NodeObject] = {}
     for (resource, _, handler), found in zip(kinds, listed, strict=True):
         _handle_added(handler, found)
@@ -91,6 +94,14 @@ async def _list(client: Client, resource: Resource, form: type[Any]) -> Sequence
         if form in (PodObject, NodeObject):
             raise
         return []
+
+
+async def _list_jobs(client: Client, served: Served, groups: Iterable[RawObject]) -> dict[str, Json]:
+    """Lists the jobs that own groups, by uid: their templates say what members that do not exist yet will request."""
+    owners = {(owner.api_version, owner.kind) for group in groups for owner in group.metadata.owner_references or ()}
+    kinds = [job for job in readable_jobs(served) if (job.api_version, job.kind) in owners]
+    listed = await asyncio.gather(*[_list(client, kind, Json) for kind in kinds])
+    return {job["metadata"]["uid"]: job for found in listed for job in found}
 
 
 async def _read_lease(client: Client, settings: Settings) -> CommitLease | None:

@@ -231,9 +231,39 @@ def test_only_the_first_in_line_is_told_that_it_starts_when_another_gang_ends() 
     assert first is not None
     assert second is not None
     assert "It starts when team/busy ends." in first.helps
-    expected = "It would fit when team/busy ends. team/first is first in line and starts before it."
+    expected = "It would fit when team/busy ends, but team/first is ahead of it in line and starts then."
     assert expected in second.helps
     assert second.as_json(NOW)["first_in_line"] == "team/first"
+
+
+def wait_in_line(scene: Scene, **sizes: int) -> list[ExplainPage]:
+    """The pages of gangs of one pod, in the order in which they wait; each asks for so many GPUs."""
+    keys = [scene.gang(name, 1, created=NOW - 99 + age) for age, name in enumerate(sizes)]
+    for key, gpus in zip(keys, sizes.values(), strict=True):
+        scene.pod(f"{key.name}-0", shape_of(gpus), key, created=NOW - 5)
+    engine = scene.look()
+    pages = [make_page(engine, key, NOW) for key in keys]
+    return [page for page in pages if page is not None]
+
+
+def test_a_gang_that_can_never_start_is_not_in_the_way_of_those_behind_it() -> None:
+    scene = Scene(a_node("node1", 2))
+    scene.runs("busy", "node1", (0, 1), shape=shape_of(2))
+    huge, second = wait_in_line(scene, huge=9, second=2)
+    assert "It starts when team/busy ends." in second.helps
+    assert second.as_json(NOW)["first_in_line"] == "team/second"
+    assert "Place in line\n  2 of 2\n" in plain(draw_page(second, NOW, None))
+    assert "Place in line\n  1 of 2\n" in plain(draw_page(huge, NOW, None))
+
+
+def test_gangs_that_fit_side_by_side_all_start_when_another_gang_ends() -> None:
+    scene = Scene(a_node("node1", 4))
+    scene.runs("busy", "node1", (0, 1, 2, 3), shape=shape_of(4))
+    pages = wait_in_line(scene, first=2, second=2, third=2)
+    starts = "It starts when team/busy ends."
+    assert [starts in page.helps for page in pages] == [True, True, False]
+    expected = "It would fit when team/busy ends, but team/second is ahead of it in line and starts then."
+    assert expected in pages[2].helps
 
 
 def test_a_gang_that_failed_has_no_earliest_start() -> None:

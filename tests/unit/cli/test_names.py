@@ -92,6 +92,15 @@ def test_a_pod_that_names_an_unserved_scheduler_is_told_which_are_served(name: s
     )
 
 
+def test_a_job_without_pods_that_is_for_an_unserved_scheduler_is_told_which_are_served() -> None:
+    names = NameLookup([], {}, SERVED, [(Meta("train", "team"), "kai-scheduler")])
+    assert names.describe_missing("team", "train", "gpu-scheduler") == (
+        "the pods of team/train are for the scheduler 'kai-scheduler'; "
+        "spec.schedulerName must be one that this scheduler serves: gpu-scheduler, volcano"
+    )
+    assert names.describe_missing("other", "train", "gpu-scheduler").startswith("no gang, pod or job is called")
+
+
 def test_a_name_that_none_has_brings_up_the_nearest_ones() -> None:
     scene = Scene()
     scene.waits("train-llama", 1, shape_of(1))

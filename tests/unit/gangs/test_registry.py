@@ -142,6 +142,16 @@ def test_a_group_without_pods_is_ours_if_we_serve_the_scheduler_of_its_dialect()
     assert registry.on_object_deleted("volcano", group()) == [GangGone(VOLCANO)]
 
 
+def test_a_group_without_pods_whose_job_is_for_another_scheduler_is_listed_with_its_name() -> None:
+    registry = GangRegistry(context(owner_of=lambda namespace, owner: {"spec": {"schedulerName": "kai"}}))
+    owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+    registry.on_object_changed("volcano", group(minMember=4, meta={"ownerReferences": [owner]}))
+    registry.on_object_changed("podgroup", podgroup())  # does not say which scheduler its pods will name
+    assert [(meta.name, scheduler) for meta, scheduler in registry.unserved_groups()] == [("train", "kai")]
+    registry.on_pod_changed(volcano())
+    assert list(registry.unserved_groups()) == []
+
+
 def test_a_group_without_pods_is_ours_if_it_has_one_of_our_annotations() -> None:
     registry = GangRegistry(context())
     assert len(seen(registry.on_object_changed("volcano", group(annotations={f"{GROUP}/queue": "blue"})))) == 1

@@ -11,11 +11,12 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.gangs.contract import QUEUES
+from gpu_scheduler.gangs.dialects.volcano import Volcano
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import Refused
 from gpu_scheduler.k8s.leader_election import Candidate
-from gpu_scheduler.k8s.objects import PodObject
-from gpu_scheduler.k8s.resources import NODES, PODS
+from gpu_scheduler.k8s.objects import Json, PodObject
+from gpu_scheduler.k8s.resources import NODES, PODS, Resource
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents
 from gpu_scheduler.scheduler.settings import Settings
@@ -25,6 +26,7 @@ from tests.unit.k8s.scripted_api import written
 from tests.unit.scheduler.reporting import DIALECT, GROUPS, group_kind
 
 SETTINGS = Settings(namespace="default", lease_name="leader")
+BOTH_NAMES = Settings(namespace="default", lease_name="leader", scheduler_names=("gpu-scheduler", "volcano"))
 MEMBER = {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}
 KEY = GangKey(DIALECT, "default", "train")
 
@@ -93,6 +95,37 @@ async def test_snapshot_uses_the_scheduler_names_of_the_leader(serves: tuple[str
         await CommitLog(bystander, Candidate("default", "leader", "a"), serves).acquire()
         view = await take_snapshot(client, SETTINGS)
     assert (KEY in view.engine.state.records) is ours
+
+
+PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+VOLCANO_GROUPS = Volcano.resources[0]
+
+
+def replica(gpus: int) -> Json:
+    container = {"name": "pytorch", "image": "x", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    return {"replicas": 1, "template": {"spec": {"schedulerName": "gpu-scheduler", "containers": [container]}}}
+
+
+async def test_members_that_do_not_exist_yet_request_what_the_templates_of_their_job_say() -> None:
+    async with proxied(group_kind(VOLCANO_GROUPS), group_kind(PYTORCH_JOBS)) as (client, proxy, bystander):
+        await bystander.create(NODES, gpu_node("n0", 4))
+        spec = {"pytorchReplicaSpecs": {"Master": replica(1), "Worker": replica(8)}}
+        job = await bystander.create(PYTORCH_JOBS, written(PYTORCH_JOBS, "train", spec=spec), "default")
+        group = written(VOLCANO_GROUPS, "train", spec={"minMember": 2, "minResources": {"nvidia.com/gpu": "9"}})
+        owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "train", "controller": True}
+        group["metadata"]["ownerReferences"] = [{**owner, "uid": job["metadata"]["uid"]}]
+        await bystander.create(VOLCANO_GROUPS, group, "default")
+        assert await expected_gpus(client) == [1, 8]
+        proxy.plan("GET", "/pytorchjobs", answer_with(403))
+        assert await expected_gpus(client) == [5, 5]  # equal parts of minResources
+
+
+async def expected_gpus(client: Client) -> list[int]:
+    view = await take_snapshot(client, BOTH_NAMES)
+    report = view.engine.report(GangKey(Volcano.name, "default", "train"), view.now)
+    assert report is not None
+    assert report.gang is not None
+    return [one.shape.gpus for one in report.gang.expected for _ in range(one.count)]
 
 
 async def test_forbidden_kinds_are_skipped_unless_they_are_required() -> None:

@@ -204,18 +204,35 @@ FIT = (
 )
 
 
+LACKING = Shape((("cpu", 1000),))
+
+
+def short_by(cores: int) -> Unplaceable:
+    return Unplaceable((Refusal(Reason.RESOURCE, "cpu", 1, cores * 1000),), 4, 4 - cores, ((LACKING, 4),))
+
+
 async def test_numbers_that_change_while_nothing_is_decided_are_told_after_a_while() -> None:
-    lacking = Shape((("cpu", 1000),))
     async with desk(Limits(writes=10_000, events=10_000, settle=0.01, again=0.2)) as at:
         key = await at.add_group()
         await at.add_pod("train-0")
-        at.refusal = Unplaceable((Refusal(Reason.RESOURCE, "cpu", 1, 2000),), 4, 2, ((lacking, 4),))
+        at.refusal = short_by(2)
         at.tell(key, status(Phase.WAITING, *at.refusal.refusals))
         await until(lambda: _says(at, "train-0", FIT.format(2, 2)))
         await at.refresh("train-0")
-        at.refusal = Unplaceable((Refusal(Reason.RESOURCE, "cpu", 1, 3000),), 4, 1, ((lacking, 4),))
+        at.refusal = short_by(3)
         at.now += 0.2
         await until(lambda: _says(at, "train-0", FIT.format(1, 3)))
+
+
+async def test_numbers_of_a_gang_without_pods_are_updated_too() -> None:
+    async with desk(Limits(writes=10_000, events=10_000, settle=0.01, again=0.2)) as at:
+        key = await at.add_group()
+        at.refusal = short_by(2)
+        at.tell(key, status(Phase.WAITING, *at.refusal.refusals, waiting=0))
+        await until(lambda: _last_event_says(at, FIT.format(2, 2)))
+        at.refusal = short_by(3)
+        at.now += 0.2
+        await until(lambda: _last_event_says(at, FIT.format(1, 3)))
 
 
 async def test_message_of_another_kind_goes_out_at_once() -> None:
@@ -617,6 +634,11 @@ async def test_entries_of_deleted_gangs_are_removed() -> None:
 
 async def _has_events(at: Desk, number: int) -> bool:
     return len(await at.events()) >= number
+
+
+async def _last_event_says(at: Desk, text: str) -> bool:
+    events = await at.events()
+    return bool(events) and events[-1][3].endswith(f": {text}")
 
 
 async def _counted_twice(at: Desk) -> bool:

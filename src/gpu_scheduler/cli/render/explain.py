@@ -12,6 +12,7 @@ from gpu_scheduler.base.text import count, format_number
 from gpu_scheduler.cli.render.gangs import STYLES, WAITING_PHASES, message_about
 from gpu_scheduler.cli.render.text import TableColumn, cut, draw_age, draw_indices, draw_moment, draw_table, fold
 from gpu_scheduler.core.cycle.explain import Explanation, IfOnly
+from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.inventory import MemberReport, MemberState
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.engine import Engine
@@ -127,25 +128,22 @@ def _describe_unknown_keys(metas: Iterable[Meta]) -> Iterator[str]:
 
 
 def _describe_help(explained: Explanation) -> Iterator[str]:
-    """A sentence for each change that would let the gang start; gangs whose end suffices are named together."""
-    enders = []
+    """A sentence for each change that would let the gang start; gangs whose end has the same effect come together."""
+    enders: dict[GangName | None, list[str]] = {}
     for one in explained.counterfactuals:
         if one.if_only is IfOnly.GANG_ENDED and one.gang is not None:
-            enders.append(name_of_gang(one.gang))
+            enders.setdefault(one.ahead, []).append(name_of_gang(one.gang))
         elif one.if_only is IfOnly.FEWER_MEMBERS:
             yield f"{count(one.members, 'member')} would find a place now: a smaller gang would start."
         else:
             yield _IF_ONLY[one.if_only]
-    if not enders:
-        return
-    more = f", or one of {len(enders) - 5} others" if len(enders) > 5 else ""
-    ends = f"{enders[0]} ends" if len(enders) == 1 else f"any one of these ends: {', '.join(enders[:5])}{more}"
-    report = explained.report
-    first = report.first_in_line
-    if report.position is not None and report.position > 1 and first is not None:
-        yield f"It would fit when {ends}. {name_of_gang(first)} is first in line and starts before it."
-    else:
-        yield f"It starts when {ends}."
+    for ahead, names in enders.items():
+        more = f", or one of {len(names) - 5} others" if len(names) > 5 else ""
+        ends = f"{names[0]} ends" if len(names) == 1 else f"any one of these ends: {', '.join(names[:5])}{more}"
+        if ahead is None:
+            yield f"It starts when {ends}."
+        else:
+            yield f"It would fit when {ends}, but {name_of_gang(ahead)} is ahead of it in line and starts then."
 
 
 def _member_of(member: MemberReport) -> MemberLine:
@@ -229,7 +227,8 @@ def _draw_position(page: ExplainPage) -> list[Text]:
     if report.position is None:
         return []
     first = report.first_in_line
-    ahead = f"; {name_of_gang(first)} is first" if report.position > 1 and first is not None else ""
+    ahead = f"; {name_of_gang(first)} is first" if first is not None and first.key != report.key else ""
+    ahead = "" if _is_hopeless(page) else ahead
     return [Text(f"  {report.position} of {report.in_line}{ahead}")]
 
 

@@ -105,8 +105,7 @@ def _line_of(engine: Engine, report: GangReport, now: float) -> GangLine:
     message = message_about(report)
     start = now if report.starts else None
     if report.position is not None and report.position <= MAX_ESTIMATES:
-        explained = engine.explain(report.key, now)
-        start = explained.earliest_start if explained is not None else None
+        start = engine.earliest_start(report.key, now)
     return GangLine(
         namespace=report.key.namespace,
         name=name_of_report(report),

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from gpu_scheduler.base.text import join
 from gpu_scheduler.core.cycle.inventory import GangSummary
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.objects import Meta, PodObject
 from gpu_scheduler.scheduler.status.names import short_name
 
 JOB_LABELS = (
@@ -26,11 +26,15 @@ _TEMPLATE_HASH = "pod-template-hash"
 
 @dataclass(frozen=True, slots=True)
 class NameLookup:
-    """The gangs of a view and all pods of the cluster, by the names that people use for them."""
+    """The gangs of a view and all pods of the cluster, by the names that people use for them.
+
+    `unserved` are groups without pods that are for another scheduler, each with the name of that scheduler.
+    """
 
     gangs: Collection[GangSummary]
     pods: Mapping[str, PodObject]
     scheduler_names: Collection[str]
+    unserved: Collection[tuple[Meta, str]] = ()
 
     def find(self, namespace: str, name: str) -> list[GangKey]:
         """The gangs that a name may mean.
@@ -70,15 +74,18 @@ class NameLookup:
 
     def _find_foreign(self, namespace: str, name: str) -> str:
         """What to say of a pod, or of a job whose pods, name a scheduler that is not served; "" when there is none."""
+        served = join(sorted(self.scheduler_names), 8)
+        right = f"spec.schedulerName must be one that this scheduler serves: {served}"
         for pod in self.pods.values():
             meta, scheduler = pod.metadata, pod.spec.scheduler_name
             if meta.namespace != namespace or scheduler in self.scheduler_names:
                 continue
             if name == meta.name or name in _owner_names(pod):
                 what = "pod" if name == meta.name else f"pod {meta.name} of"
-                served = join(sorted(self.scheduler_names), 8)
-                right = f"spec.schedulerName must be one that this scheduler serves: {served}"
                 return f"{what} {namespace}/{name} names the scheduler {scheduler!r}; {right}"
+        for group, scheduler in self.unserved:
+            if (group.namespace, group.name) == (namespace, name):
+                return f"the pods of {namespace}/{name} are for the scheduler {scheduler!r}; {right}"
         return ""
 
     def _nearest(self, namespace: str, name: str) -> list[str]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.model import Pod, Shape, Toleration
+from gpu_scheduler.core.model import GangKey, Pod, Shape, Toleration
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.queueing.bid import enforced_end, make_bid
-from gpu_scheduler.core.reasons import Reason, Wake
+from gpu_scheduler.core.reasons import Reason, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
 MOST_TRIED = 64
 """How many running gangs are tried for "fits when it ends"; the ones that end soonest, then the largest."""
+MOST_AHEAD = 16
+"""How many gangs ahead in line are tried for "starts first"."""
 
 
 _OF_QUEUES = (
@@ -46,11 +48,15 @@ class IfOnly(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """What was tried and fitted: `members` of the gang, `gang` being the one that would have to end."""
+    """What was tried and fitted: `members` of the gang, `gang` being the one that would have to end.
+
+    `ahead` is a gang ahead in line that would take the freed room.
+    """
 
     if_only: IfOnly
     members: int
     gang: GangName | None = None
+    ahead: GangName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +74,64 @@ class Explanation:
 def explain(state: State, report: GangReport, now: float) -> Explanation:
     """Tries what would let a gang start; nothing, where its own definition or its queue refuses it."""
     record = state.records[report.key]
-    facts = state.facts_of(record)
-    stuck = record.refusal is not None and not record.refusal.wake_on & Wake.TIME
-    refused = report.refusal.refusals if report.refusal is not None else ()
-    if stuck or any(one.reason in _OF_QUEUES for one in refused) or record.gang is None:
+    bid = _bid_to_try(state, report, now)
+    if bid is None:
         return Explanation(report, None, ())
-    if not facts.ready and report.key not in state.queue:
-        return Explanation(report, None, ())
-    bid = make_bid(state, record, facts, now)  # which asks where slots are kept
+    ahead = _bids_ahead(state, report, now)
     with state.cluster.trial():
         for uid in record.reserved:
             state.cluster.forget(uid)
-        return Explanation(
-            report, _earliest_start(state, record, bid, now), tuple(_what_would_help(state, record, bid))
-        )
+        start = _earliest_start(state, record, bid, now)
+        return Explanation(report, start, tuple(_what_would_help(state, record, bid, ahead)))
 
 
-def _what_would_help(state: State, record: GangRecord, bid: Bid) -> Iterator[Counterfactual]:
+def earliest_start(state: State, report: GangReport, now: float) -> float | None:
+    """The earliest start of an explanation alone, which takes fewer trials."""
+    record = state.records[report.key]
+    bid = _bid_to_try(state, report, now)
+    if bid is None:
+        return None
+    with state.cluster.trial():
+        for uid in record.reserved:
+            state.cluster.forget(uid)
+        return _earliest_start(state, record, bid, now)
+
+
+def _bid_to_try(state: State, report: GangReport, now: float) -> Bid | None:
+    """What the gang asks for; None where its own definition or its queue refuses it."""
+    record = state.records[report.key]
+    facts = state.facts_of(record)
+    stuck = record.refusal is not None and not record.refusal.wake_on & Wake.TIME
+    if stuck or _is_refused_by_queue(report.refusal) or record.gang is None:
+        return None
+    if not facts.ready and report.key not in state.queue:
+        return None
+    return make_bid(state, record, facts, now)  # which asks where slots are kept
+
+
+def _is_refused_by_queue(refused: Unplaceable | None) -> bool:
+    return refused is not None and any(one.reason in _OF_QUEUES for one in refused.refusals)
+
+
+def _bids_ahead(state: State, report: GangReport, now: float) -> list[tuple[GangKey, Bid]]:
+    """What the first gangs ahead in line ask for, without those that would not start whatever ended."""
+    found: list[tuple[GangKey, Bid]] = []
+    if report.position is None:
+        return found
+    for key in state.queue.in_order(state.share)[: report.position - 1]:
+        refused = state.queue.refusal(key)
+        if refused is None or refused.hopeless or _is_refused_by_queue(refused):
+            continue
+        record = state.records[key]
+        found.append((key, make_bid(state, record, state.facts_of(record), now)))
+        if len(found) == MOST_AHEAD:
+            break
+    return found
+
+
+def _what_would_help(
+    state: State, record: GangRecord, bid: Bid, ahead: Sequence[tuple[GangKey, Bid]]
+) -> Iterator[Counterfactual]:
     """Every single change that was tried and found to be enough."""
     if _would_fit(state, bid):
         yield Counterfactual(IfOnly.NOTHING_CHANGED, bid.size)
@@ -100,7 +147,17 @@ def _what_would_help(state: State, record: GangRecord, bid: Bid) -> Iterator[Cou
             for pod in pods:
                 state.cluster.forget(pod.uid)
             if _would_fit(state, bid):
-                yield Counterfactual(IfOnly.GANG_ENDED, bid.size, GangName.of(state, other.key))
+                ended = GangName.of(state, other.key)
+                yield Counterfactual(IfOnly.GANG_ENDED, bid.size, ended, _starts_first(state, bid, ahead))
+
+
+def _starts_first(state: State, bid: Bid, ahead: Sequence[tuple[GangKey, Bid]]) -> GangName | None:
+    """The gang ahead in line that leaves no room for the bid; None where it fits beside all of them."""
+    with state.cluster.trial():
+        for key, other in ahead:
+            if place_gang(state.cluster, other) and not _would_fit(state, bid):
+                return GangName.of(state, key)
+    return None
 
 
 def _would_fit(state: State, bid: Bid) -> bool:

@@ -6,14 +6,24 @@ The status writer, the command line and the simulations render a `GangReport`; n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpu_scheduler.base.text import closest
 from gpu_scheduler.core.cluster.topology import NODE
 from gpu_scheduler.core.cycle.drain import bid_on_empty
-from gpu_scheduler.core.cycle.holders import GangName, Holder, Scarce, hide_others, holders_of, scarce_resource
+from gpu_scheduler.core.cycle.holders import (
+    GangName,
+    Holder,
+    Scarce,
+    blocked_entry,
+    entry_holders,
+    hide_others,
+    holders_of,
+    missing_devices,
+    scarce_resource,
+)
 from gpu_scheduler.core.cycle.loans import Loan, loans_to
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import (
@@ -48,8 +58,9 @@ class GangReport:
 
     `gate` keeps the pod `gated` back. `entry` is the GPU map entry that is in the way: `entry_holders` use its devices,
     `entry_missing` do not exist. `levels` are the topology levels that nodes have, where the requested one is none of
-    them. `queue_used` and `queue_most` are in units of requests. `starts` and `evicts` are what a dry run decided:
-    it has not happened. `waiting_uids` are the members without a bind.
+    them. `first_in_line` leaves out gangs that no end of another gang could start. `queue_used` and `queue_most` are in
+    units of requests. `starts` and `evicts` are what a dry run decided: it has not happened. `waiting_uids` are the
+    members without a bind.
     """
 
     key: GangKey
@@ -96,6 +107,15 @@ class GangReport:
         return self.status.refusal
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The waiting gangs in order, the place of each, counted from 1, and the first that could start as things are."""
+
+    order: Sequence[GangKey]
+    positions: Mapping[GangKey, int] = field(default_factory=dict)
+    first: GangKey | None = None
+
+
 class Reporter:
     """Makes reports. Answers that many gangs share, such as who holds the GPUs, are reused for a second."""
 
@@ -106,7 +126,7 @@ class Reporter:
         self._seen_holders: dict[tuple[Scarce, str | None], tuple[float, tuple[Holder, ...]]] = {}
         self._refusals: dict[object, tuple[float, Unplaceable | None]] = {}
         self._loans: dict[object, tuple[float, tuple[Loan, ...]]] = {}
-        self._order: tuple[float, list[GangKey], dict[GangKey, int]] = (-math.inf, [], {})
+        self._order: tuple[float, Line] = (-math.inf, Line(()))
 
     def report(self, key: GangKey, now: float, reader: str | None = None) -> GangReport | None:
         """The report about a gang; None for one that is not known.
@@ -118,11 +138,11 @@ class Reporter:
             return None
         facts, status, starts, evicts = self._status_of(record)
         status = replace(status, refusal=self._refresh(record, status, facts, now))
-        order, positions = self._positions(now)
+        line = self._line(now)
         gated = next((pod for pod in record.members.values() if pod.gates and pod.node is None), None)
         reasons = {refusal.reason: refusal.subject for refusal in status.refusal.refusals} if status.refusal else {}
         used, most = _queue_use(state, record, reasons.get(Reason.QUOTA) or reasons.get(Reason.OVER_QUOTA))
-        entry = _blocked_entry(state, record) if reasons.keys() & _OF_MAP else None
+        entry = blocked_entry(state, record) if reasons.keys() & _OF_MAP else None
         binds = state.ledger.binds
         return GangReport(
             key=key,
@@ -132,9 +152,9 @@ class Reporter:
             queue=state.queue_of(record),
             priority=record.priority,
             waiting_since=_waiting_since(record, facts),
-            position=positions.get(key),
-            in_line=len(order),
-            first_in_line=GangName.of(state, order[0]).seen_from(reader) if order else None,
+            position=line.positions.get(key),
+            in_line=len(line.order),
+            first_in_line=GangName.of(state, line.first).seen_from(reader) if line.first is not None else None,
             starts=starts,
             evicts=evicts,
             holders=self._find_holders(record, status, now, reader),
@@ -143,8 +163,8 @@ class Reporter:
             gate=gated.gates[0] if gated is not None else None,
             gated=gated.name if gated is not None else "",
             entry=entry,
-            entry_holders=tuple(hide_others(_entry_holders(state, entry), reader)) if entry is not None else (),
-            entry_missing=_missing_devices(state, entry) if entry is not None else (),
+            entry_holders=tuple(hide_others(entry_holders(state, entry), reader)) if entry is not None else (),
+            entry_missing=missing_devices(state, entry) if entry is not None else (),
             levels=_other_levels(state, reasons[Reason.TOPOLOGY]) if Reason.TOPOLOGY in reasons else (),
             unknown_resource=_is_unknown(state, reasons.get(Reason.RESOURCE)),
             suggestion=_suggest(state, reasons),
@@ -236,15 +256,17 @@ class Reporter:
 
     # -- its place in line, and who is in its way
 
-    def _positions(self, now: float) -> tuple[list[GangKey], dict[GangKey, int]]:
-        """Every waiting gang in order, and the place of each, counted from 1."""
-        at, order, positions = self._order
+    def _line(self, now: float) -> Line:
+        """Every waiting gang in order."""
+        at, line = self._order
         # A queue that changes all the time is not sorted for every report.
-        if now - at > _FRESH or (self.dry_run and len(order) != len(self._state.queue)):
-            order = self._state.queue.in_order(self._state.share)
-            positions = {key: place for place, key in enumerate(order, 1)}
-            self._order = (now, order, positions)
-        return order, positions
+        if now - at > _FRESH or (self.dry_run and len(line.order) != len(self._state.queue)):
+            queue = self._state.queue
+            order = queue.in_order(self._state.share)
+            can_start = (key for key in order if (refused := queue.refusal(key)) is None or not refused.hopeless)
+            line = Line(order, {key: place for place, key in enumerate(order, 1)}, next(can_start, None))
+            self._order = (now, line)
+        return line
 
     def _find_holders(self, record: GangRecord, status: Status, now: float, reader: str | None) -> tuple[Holder, ...]:
         scarce = scarce_resource(self._state, record, status.refusal)
@@ -322,37 +344,7 @@ def _drained_for(state: State, reader: str | None) -> GangName | None:
     return GangName.of(state, state.target).seen_from(reader) if state.target else None
 
 
-# -- maps and levels
-
-
-def _blocked_entry(state: State, record: GangRecord) -> DeviceMap | None:
-    """The first map entry of a waiting member whose devices others use, else the first of all."""
-    waiting = [pod for pod in record.members.values() if pod.node is None and pod.uid not in state.ledger.binds]
-    entries = [pod.shape.device_map for pod in waiting if pod.shape.device_map is not None]
-    held = (entry for entry in entries if any(_entry_holders(state, entry)))
-    return next(held, entries[0] if entries else None)
-
-
-def _entry_holders(state: State, entry: DeviceMap) -> Iterator[Holder]:
-    """Gangs and pods outside the map's group that use devices of an entry, each once."""
-    seen = set()
-    for node in state.cluster.named_by_map(entry.node):
-        for usage in state.cluster.pods_on(node):
-            theirs = usage.pod.shape.device_map
-            if set(usage.devices) & set(entry.devices) and (theirs is None or theirs.group != entry.group):
-                gang = state.key_of(usage.pod) if usage.pod.ours else None
-                holder = Holder.of(usage.pod, gang if gang in state.records else None, len(usage.devices))
-                if (holder.name, holder.gang) not in seen:
-                    seen.add((holder.name, holder.gang))
-                    yield holder
-
-
-def _missing_devices(state: State, entry: DeviceMap) -> tuple[int, ...]:
-    """The devices of a map entry that do not exist or are unhealthy."""
-    table = state.cluster.table
-    found = [node for name in state.cluster.named_by_map(entry.node) if (node := table.nodes[table.slots[name]])]
-    usable = {index for node in found for index in range(node.gpus) if index not in node.unhealthy}
-    return tuple(index for index in entry.devices if index not in usable)
+# -- levels
 
 
 def _other_levels(state: State, level: str) -> tuple[str, ...]:

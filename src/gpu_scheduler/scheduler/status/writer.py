@@ -241,7 +241,7 @@ class StatusWriter:
             if news or without_numbers(told.message) != without_numbers(entry.message):
                 self._log_news(key, status, told, news)
             entry.message, entry.told_at = told.message, now
-        if status.waiting and status.phase not in STARTING:
+        if status.phase in WAITING or (status.waiting and status.phase not in STARTING):
             self._queue_pods(key, report, told.message, now)
             # How much is free for it changes without its being decided anew.
             counts = report.refusal is not None and report.refusal.counts_members
