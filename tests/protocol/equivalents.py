@@ -60,9 +60,9 @@ EQUIVALENT = (
     ),
     Equivalent(
         "core/cluster/cluster.py",
-        "Cluster.row",
-        "new = np.concatenate((old, np.zeros((max(8, row), self.table.size), np.int64)))",
-        "new = np.concatenate((old, np.zeros((min(8, row), self.table.size), np.int64)))",
+        "Cluster._add_row",
+        "more = np.zeros((max(8, row), self.table.size), np.int64)",
+        "more = np.zeros((min(8, row), self.table.size), np.int64)",
         "arrays grow in smaller steps, and are large enough after the first four resources",
     ),
     Equivalent(
@@ -75,8 +75,8 @@ EQUIVALENT = (
     Equivalent(
         "core/cluster/cluster.py",
         "Demand.__init__",
-        "self.gpu_row = row_of[shape.gpu_resource] if shape.gpus else -1",
-        "self.gpu_row = row_of[shape.gpu_resource] if shape.gpus else -2",
+        "self.gpu_row = row_of.get(shape.gpu_resource, absent) if shape.gpus else -1",
+        "self.gpu_row = row_of.get(shape.gpu_resource, absent) if shape.gpus else -2",
         "every negative row means none",
     ),
     Equivalent(

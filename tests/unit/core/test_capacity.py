@@ -9,7 +9,8 @@ import numpy as np
 from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.model import HOSTNAME, HostPort, PodTerm, Shape
 from gpu_scheduler.core.placement.capacity import capacity_of
-from gpu_scheduler.core.placement.fit import fits
+from gpu_scheduler.core.placement.fit import fits, local_refusals
+from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.core.clusters import GPU, RACK, apps, build_cluster, gpu_node, node, plain, pod, whole
 from tests.unit.core.oracle import Fleet
@@ -85,6 +86,34 @@ def test_a_trial_that_names_a_new_resource_can_be_undone() -> None:
             assert not fits(cluster, pod("q", Shape(request=((f"example.com/{number}", 1),))), slot)
     assert cluster.free[cluster.row_of[GPU], slot] == 4
     assert np.array_equal(cluster.free, cluster.allocatable)
+
+
+def test_resources_that_no_node_has_take_no_room_in_the_table() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 4)]))
+    rows = len(cluster.row_of)
+    many = Shape(request=tuple((f"example.com/r{number:05}", 1) for number in range(10_000)))
+    assert capacity_of(cluster, many).total == 0
+    (reason,) = {verdict[:2] for verdict in local_refusals(cluster, many, cluster.table.everywhere) if verdict[2][0]}
+    assert reason == (Reason.RESOURCE, "example.com/r00000")
+    assert (len(cluster.row_of), len(cluster.demand(many).rows)) == (rows, 2)
+
+
+def test_pods_that_asked_for_a_resource_before_any_node_had_it_count_once_a_node_has_it() -> None:
+    licences = Shape(request=(("cpu", 1), ("example.com/licence", 1), ("example.com/seat", 2)))
+    cluster = Cluster()
+    cluster.put_node(node("n0"))
+    cluster.put_node(node("n1"))
+    cluster.add(pod("p", licences), "n0", None)
+    cluster.add(pod("q", licences), "n1", None)
+    cluster.put_node(node("n0", allocatable={"example.com/licence": 3}))
+    assert capacity_of(cluster, Shape(request=(("example.com/licence", 1),))).total == 2
+    assert capacity_of(cluster, licences).total == 0
+    cluster.put_node(node("n0", allocatable={"example.com/licence": 3, "example.com/seat": 4}))
+    assert capacity_of(cluster, licences).total == 1
+    cluster.forget("p")
+    cluster.forget("q")
+    assert np.array_equal(cluster.free, cluster.allocatable)
+    assert capacity_of(cluster, licences).total == 2
 
 
 def test_pods_of_an_undone_trial_are_not_counted() -> None:

@@ -15,6 +15,8 @@ from gpu_scheduler.core.model import NODE_ALIAS, Node, Pod, Shape
 
 PODS = "pods"
 _MISSING = object()
+_ABSENT = ""
+"""The name of the row that all resources share which no node has."""
 _MAX_QUANTITY = 1 << 55
 """Larger quantities (Kubernetes allows up to 2^63-1) are cut to this, so that sums stay within 64 bits."""
 
@@ -29,16 +31,23 @@ class Usage(NamedTuple):
 
 
 class Demand:
-    """A shape's request as rows of the resource table; `gpu_row` is the row of whole GPUs, or -1."""
+    """A shape's request as rows of the resource table, with their `names`; `gpu_row` is the row of whole GPUs, or -1.
 
-    __slots__ = ("amounts", "asked", "gpu_row", "plain", "pods_row", "rows")
+    Resources that no node has share one row, in which nothing is ever free; the first of them stands for all.
+    """
+
+    __slots__ = ("amounts", "asked", "gpu_row", "names", "plain", "pods_row", "rows")
 
     def __init__(self, shape: Shape, row_of: dict[str, int]) -> None:
-        asked = [(row_of[name], min(amount, _MAX_QUANTITY)) for name, amount in shape.request if amount > 0]
-        self.pods_row = row_of[PODS]
+        absent, self.pods_row = row_of[_ABSENT], row_of[PODS]
+        request = [(name, amount) for name, amount in shape.request if amount > 0]
+        missing = next((name for name, _ in request if name not in row_of), None)
+        request = [(name, amount) for name, amount in request if name in row_of or name == missing]
+        asked = [(row_of.get(name, absent), min(amount, _MAX_QUANTITY)) for name, amount in request]
         asked.append((self.pods_row, 1))
         self.asked = asked
-        self.gpu_row = row_of[shape.gpu_resource] if shape.gpus else -1
+        self.names = (*(name for name, _ in request), PODS)
+        self.gpu_row = row_of.get(shape.gpu_resource, absent) if shape.gpus else -1
         self.plain = [(row, amount) for row, amount in asked if row != self.gpu_row]
         self.rows = np.array([row for row, _ in asked])
         self.amounts = np.array([amount for _, amount in asked], np.int64)
@@ -82,8 +91,6 @@ class Cluster:
         self.row_of: dict[str, int] = {}
         self.allocatable: Ints = np.zeros((0, size), np.int64)
         self.free: Ints = np.zeros((0, size), np.int64)
-        for name in ("cpu", "memory", "ephemeral-storage", PODS):
-            self.row(name)
         self.gpu_row: Ints = np.full(size, -1, np.int64)
         self.devices = DeviceTable(size, self._save, self._replace)
         self.ports: dict[tuple[int, str, int, str], int] = {}
@@ -94,6 +101,8 @@ class Cluster:
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._aliases: dict[str, set[str]] = {}
         self._demands: dict[Shape, Demand] = {}
+        for name in ("cpu", "memory", "ephemeral-storage", PODS, _ABSENT):
+            self._add_row(name)
 
     # -- nodes
 
@@ -104,12 +113,13 @@ class Cluster:
         if old == node:
             return False
         assert self._depth == 0, "nodes change between decisions, never within one"
+        for name in (*node.allocatable, node.gpu_resource):
+            if name not in self.row_of:
+                self._add_row(name)
         if old is not None:
             self._uncount_pods(old.name)
         slot = self.table.put(node)
         self._grow_arrays()
-        for name in (*node.allocatable, *([node.gpu_resource] if node.gpu_resource else [])):
-            self.row(name)
         self.allocatable[:, slot] = 0
         for name, amount in node.allocatable.items():
             self.allocatable[self.row_of[name], slot] = min(amount, _MAX_QUANTITY // 2)
@@ -201,25 +211,24 @@ class Cluster:
         """The shape's request as rows of the resource table."""
         found = self._demands.get(shape)
         if found is None:
-            for name, _ in shape.request:
-                self.row(name)
             if len(self._demands) > 8192:
                 self._demands.clear()
             found = self._demands[shape] = Demand(shape, self.row_of)
         return found
 
-    def row(self, name: str) -> int:
-        """The row of a resource, created on first use."""
-        row = self.row_of.get(name)
-        if row is None:
-            row = self.row_of[name] = len(self.row_of)
-            if row >= len(self.free):
-                for table in ("free", "allocatable"):
-                    old = getattr(self, table)
-                    new = np.concatenate((old, np.zeros((max(8, row), self.table.size), np.int64)))
-                    setattr(self, table, new)
-                    self._replace(old, new)
-        return row
+    def _add_row(self, name: str) -> None:
+        """Adds the row of a resource that a node has. Pods only request resources: they add no rows."""
+        slots = self.table.slots
+        users = [usage for usage in self.usage.values() if usage.node in slots and _asks_for(usage.pod.shape, name)]
+        for usage in users:
+            self._count(usage, slots[usage.node], -1)
+        row = self.row_of[name] = len(self.row_of)
+        if row >= len(self.free):
+            more = np.zeros((max(8, row), self.table.size), np.int64)
+            self.free, self.allocatable = np.concatenate((self.free, more)), np.concatenate((self.allocatable, more))
+        self._demands.clear()
+        for usage in users:
+            self._count(usage, slots[usage.node], +1)
 
     # -- trials
 
@@ -340,3 +349,7 @@ class Cluster:
     def _replace(self, old: Any, new: Any) -> None:
         """Redirects the journal entries of an array that was replaced by a larger one."""
         self._journal = [(new if array is old else array, key, was) for array, key, was in self._journal]
+
+
+def _asks_for(shape: Shape, resource: str) -> bool:
+    return any(name == resource for name, _ in shape.request)

@@ -154,7 +154,6 @@ def _scarcest_resource(cluster: Cluster, pod: Pod, wanted: int, members: int) ->
     demand = cluster.demand(pod.shape)
     if not allowed.any():
         return []
-    names = {row: name for name, row in cluster.row_of.items()}
     fits = np.maximum(cluster.free[demand.rows][:, allowed], 0) // demand.amounts[:, None]
     scarce = int(fits.sum(axis=1).argmin())
     amount = demand.amounts[scarce]
@@ -166,7 +165,7 @@ def _scarcest_resource(cluster: Cluster, pod: Pod, wanted: int, members: int) ->
             return [Refusal(Reason.RESOURCE, pod.shape.gpu_resource, short_by=members)]
         return []
     refusing = int((fits[scarce] == 0).sum())
-    return [Refusal(Reason.RESOURCE, names[int(demand.rows[scarce])], nodes=refusing, short_by=short)]
+    return [Refusal(Reason.RESOURCE, demand.names[scarce], nodes=refusing, short_by=short)]
 
 
 def _largest_domain(cluster: Cluster, free: Ints, level: str) -> int:

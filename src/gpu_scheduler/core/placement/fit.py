@@ -105,9 +105,8 @@ def local_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ver
         yield Reason.DEVICE_MISSING, "", ~_map_exists(cluster, shape.device_map, nodes)
         yield Reason.DEVICE_HELD, "", ~_map_free(cluster, shape.device_map, nodes)
     demand = cluster.demand(shape)
-    names = {row: name for name, row in cluster.row_of.items()}
-    for row, amount in zip(demand.rows.tolist(), demand.amounts.tolist(), strict=True):
-        yield Reason.RESOURCE, names[row], cluster.free[row][nodes] < amount
+    for name, (row, amount) in zip(demand.names, demand.asked, strict=True):
+        yield Reason.RESOURCE, name, cluster.free[row][nodes] < amount
     if shape.host_ports:
         yield Reason.HOST_PORT, "", ~_ports_free(cluster, shape.host_ports, nodes)
     if shape.wants_devices:
@@ -158,7 +157,7 @@ def device_capacity(cluster: Cluster, shape: Shape, nodes: Nodes) -> Ints:
         openable = np.minimum(idle, np.maximum(_gpu_row_free(cluster, nodes), 0))
         ours = cluster.devices.assigned[nodes]
         if shape.gpu_resource:
-            ours = ours & (cluster.gpu_row[nodes] == cluster.row(shape.gpu_resource))
+            ours = ours & (cluster.gpu_row[nodes] == cluster.row_of.get(shape.gpu_resource, -2))
         counts = np.where(ours, touched + openable * (MILLI // shape.gpu_milli), 0)
     return np.where(cluster.devices.unrecorded[nodes] > 0, 0, counts)
 
