@@ -146,6 +146,7 @@ STORIES: dict[str, Story] = {
     "Invalid": story(worker(1), nodes(), problem="spec.x: must be a number"),
 }
 WITH_PODS: dict[str, Story] = {
+    "TimedOut": story(worker(), [*nodes(), *occupied(3)], timeout=5.0),
     "MembersMissing": story(worker(1), nodes(), number=3),
     "Gated": story(worker(1), nodes(), gates=(Gate(GateKind.SCHEDULING_GATE, "example.com/hold"),)),
     "DeviceHeld": story(Shape((("cpu", 100),), device_map=DeviceMap("n0", (0, 1), "g")), [*nodes(), *occupied(1)]),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.model import MILLI, GangKey, Pod, Shape
+from gpu_scheduler.core.model import MILLI, DeviceMap, GangKey, Pod, Shape
 from gpu_scheduler.core.reasons import Reason, Unplaceable
 from gpu_scheduler.core.state import LONE_POD, State
 
@@ -94,3 +95,36 @@ def _amount_of(shape: Shape, resource: str, devices: tuple[int, ...]) -> int:
     if resource == shape.gpu_resource:
         return shape.gpu_milli or MILLI * (shape.gpus or len(devices))
     return dict(shape.request).get(resource, 0)
+
+
+# -- GPU maps
+
+
+def blocked_entry(state: State, record: GangRecord) -> DeviceMap | None:
+    """The first map entry of a waiting member whose devices others use, else the first of all."""
+    waiting = [pod for pod in record.members.values() if pod.node is None and pod.uid not in state.ledger.binds]
+    entries = [pod.shape.device_map for pod in waiting if pod.shape.device_map is not None]
+    held = (entry for entry in entries if any(entry_holders(state, entry)))
+    return next(held, entries[0] if entries else None)
+
+
+def entry_holders(state: State, entry: DeviceMap) -> Iterator[Holder]:
+    """Gangs and pods outside the map's group that use devices of an entry, each once."""
+    seen = set()
+    for node in state.cluster.named_by_map(entry.node):
+        for usage in state.cluster.pods_on(node):
+            theirs = usage.pod.shape.device_map
+            if set(usage.devices) & set(entry.devices) and (theirs is None or theirs.group != entry.group):
+                gang = state.key_of(usage.pod) if usage.pod.ours else None
+                holder = Holder.of(usage.pod, gang if gang in state.records else None, len(usage.devices))
+                if (holder.name, holder.gang) not in seen:
+                    seen.add((holder.name, holder.gang))
+                    yield holder
+
+
+def missing_devices(state: State, entry: DeviceMap) -> tuple[int, ...]:
+    """The devices of a map entry that do not exist or are unhealthy."""
+    table = state.cluster.table
+    found = [node for name in state.cluster.named_by_map(entry.node) if (node := table.nodes[table.slots[name]])]
+    usable = {index for node in found for index in range(node.gpus) if index not in node.unhealthy}
+    return tuple(index for index in entry.devices if index not in usable)

@@ -6,13 +6,22 @@ The status writer, the command line and the simulations render a `GangReport`; n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.base.text import closest
 from gpu_scheduler.core.cluster.topology import NODE
 from gpu_scheduler.core.cycle.drain import bid_on_empty
-from gpu_scheduler.core.cycle.holders import GangName, Holder, Scarce, holders_of, scarce_resource
+from gpu_scheduler.core.cycle.holders import (
+    GangName,
+    Holder,
+    Scarce,
+    blocked_entry,
+    entry_holders,
+    holders_of,
+    missing_devices,
+    scarce_resource,
+)
 from gpu_scheduler.core.cycle.loans import Loan, loans_to
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import (
@@ -120,11 +129,13 @@ class Reporter:
             return None
         facts, status, starts, evicts = self._status_of(record)
         status = replace(status, refusal=self._refresh(record, status, facts, now))
+        last = self._last_refusal(record, status, facts, now)
+        refused = last or status.refusal
         line = self._line(now)
         gated = next((pod for pod in record.members.values() if pod.gates and pod.node is None), None)
-        reasons = {refusal.reason: refusal.subject for refusal in status.refusal.refusals} if status.refusal else {}
+        reasons = {refusal.reason: refusal.subject for refusal in refused.refusals} if refused is not None else {}
         used, most = _queue_use(state, record, reasons.get(Reason.QUOTA) or reasons.get(Reason.OVER_QUOTA))
-        entry = _blocked_entry(state, record) if reasons.keys() & _OF_MAP else None
+        entry = blocked_entry(state, record) if reasons.keys() & _OF_MAP else None
         binds = state.ledger.binds
         return GangReport(
             key=key,
@@ -139,14 +150,14 @@ class Reporter:
             first_in_line=GangName.of(state, line.first) if line.first is not None else None,
             starts=starts,
             evicts=evicts,
-            holders=self._find_holders(record, status, now),
-            loans=self._find_loans(record, status, facts, now),
+            holders=self._find_holders(record, refused, status.running, now),
+            loans=self._find_loans(record, refused, facts, now),
             waiting_uids=frozenset(p.uid for p in record.members.values() if _waits(p) and p.uid not in binds),
             gate=gated.gates[0] if gated is not None else None,
             gated=gated.name if gated is not None else "",
             entry=entry,
-            entry_holders=tuple(_entry_holders(state, entry)) if entry is not None else (),
-            entry_missing=_missing_devices(state, entry) if entry is not None else (),
+            entry_holders=tuple(entry_holders(state, entry)) if entry is not None else (),
+            entry_missing=missing_devices(state, entry) if entry is not None else (),
             levels=_other_levels(state, reasons[Reason.TOPOLOGY]) if Reason.TOPOLOGY in reasons else (),
             unknown_resource=_is_unknown(state, reasons.get(Reason.RESOURCE)),
             suggestion=_suggest(state, reasons),
@@ -156,7 +167,7 @@ class Reporter:
             hold_left=_hold_left(state, record, status, now),
             retry_left=max(0.0, record.not_before - now) if record.not_before > now else None,
             setback=record.setback,
-            last_refusal=self._last_refusal(record, status, facts, now),
+            last_refusal=last,
             failed=_last_failure(record),
             cause=next((d.delete.cause for uid in record.members if (d := state.ledger.deletes.get(uid))), None),
         )
@@ -255,11 +266,13 @@ class Reporter:
             self._order = (now, line)
         return line
 
-    def _find_holders(self, record: GangRecord, status: Status, now: float) -> tuple[Holder, ...]:
-        scarce = scarce_resource(self._state, record, status.refusal)
+    def _find_holders(
+        self, record: GangRecord, refused: Unplaceable | None, running: int, now: float
+    ) -> tuple[Holder, ...]:
+        scarce = scarce_resource(self._state, record, refused)
         if scarce is None:
             return ()
-        shared = not (record.reserved or status.running)  # what a gang holds itself is left out of its own answer
+        shared = not (record.reserved or running)  # what a gang holds itself is left out of its own answer
         at, found = self._holders.get(scarce, (-math.inf, ())) if shared else (-math.inf, ())
         if now - at > _FRESH:
             every = holders_of(self._state, record, scarce)
@@ -268,14 +281,16 @@ class Reporter:
                 self._holders[scarce] = (now, found)
         return found
 
-    def _find_loans(self, record: GangRecord, status: Status, facts: GangFacts, now: float) -> tuple[Loan, ...]:
+    def _find_loans(
+        self, record: GangRecord, refused: Unplaceable | None, facts: GangFacts, now: float
+    ) -> tuple[Loan, ...]:
         """What other queues borrow of what the gang's queue is entitled to; gangs that ask for the same share it."""
-        if record.gang is None or scarce_resource(self._state, record, status.refusal) is None:
+        if record.gang is None or scarce_resource(self._state, record, refused) is None:
             return ()
-        shared = (status.refusal, self._state.queue.signature_of(record.key), bool(facts.ready))
+        shared = (refused, self._state.queue.signature_of(record.key), bool(facts.ready))
         at, found = self._loans.get(shared, (-math.inf, ()))
         if now - at > _FRESH:
-            found = tuple(loans_to(self._state, record, status.refusal, now))
+            found = tuple(loans_to(self._state, record, refused, now))
             if len(self._loans) > _MAX_CACHED:
                 self._loans.clear()
             self._loans[shared] = (now, found)
@@ -319,37 +334,7 @@ def _hold_left(state: State, record: GangRecord, status: Status, now: float) -> 
     return max(0.0, end - now) if end is not None else None
 
 
-# -- maps and levels
-
-
-def _blocked_entry(state: State, record: GangRecord) -> DeviceMap | None:
-    """The first map entry of a waiting member whose devices others use, else the first of all."""
-    waiting = [pod for pod in record.members.values() if pod.node is None and pod.uid not in state.ledger.binds]
-    entries = [pod.shape.device_map for pod in waiting if pod.shape.device_map is not None]
-    held = (entry for entry in entries if any(_entry_holders(state, entry)))
-    return next(held, entries[0] if entries else None)
-
-
-def _entry_holders(state: State, entry: DeviceMap) -> Iterator[Holder]:
-    """Gangs and pods outside the map's group that use devices of an entry, each once."""
-    seen = set()
-    for node in state.cluster.named_by_map(entry.node):
-        for usage in state.cluster.pods_on(node):
-            theirs = usage.pod.shape.device_map
-            if set(usage.devices) & set(entry.devices) and (theirs is None or theirs.group != entry.group):
-                gang = state.key_of(usage.pod) if usage.pod.ours else None
-                holder = Holder.of(usage.pod, gang if gang in state.records else None, len(usage.devices))
-                if (holder.name, holder.gang) not in seen:
-                    seen.add((holder.name, holder.gang))
-                    yield holder
-
-
-def _missing_devices(state: State, entry: DeviceMap) -> tuple[int, ...]:
-    """The devices of a map entry that do not exist or are unhealthy."""
-    table = state.cluster.table
-    found = [node for name in state.cluster.named_by_map(entry.node) if (node := table.nodes[table.slots[name]])]
-    usable = {index for node in found for index in range(node.gpus) if index not in node.unhealthy}
-    return tuple(index for index in entry.devices if index not in usable)
+# -- levels
 
 
 def _other_levels(state: State, level: str) -> tuple[str, ...]:

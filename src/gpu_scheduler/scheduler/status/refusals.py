@@ -284,7 +284,7 @@ def _back_off(report: GangReport, refusal: Refusal) -> str:
     if report.status.bind_refused:
         return f"the last start failed{say_bind_refused(report)}; {again}"
     if report.status.timed_out and report.last_refusal is not None:
-        return f"{say_refusal(report, report.last_refusal)[1].rstrip('.')}. In any case {again}"
+        return f"{say_refusal(report, report.last_refusal)[1].rstrip('.')}. {again[0].upper()}{again[1:]}"
     if report.status.timed_out:
         return again
     before = {
