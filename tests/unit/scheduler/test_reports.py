@@ -320,6 +320,16 @@ def test_a_gang_that_timed_out_keeps_its_reason() -> None:
     )
 
 
+def test_a_gang_whose_pods_are_being_deleted_says_so() -> None:
+    world = World()
+    key = world.run("train", 1, worker())
+    pod = Pod(
+        "train-0", "ns", "train-0", worker(), gang=key, node="a", devices=(0,), phase=PodPhase.RUNNING, deleting=True
+    )
+    world.engine.handle(PodSeen(pod), world.now)
+    assert world.say(key) == "0 of 1 pod exist; 1 more must be created. 1 pod is being deleted."
+
+
 def test_members_that_are_deleted_are_not_told_to_have_failed() -> None:
     world = World()
     key = world.run("train", 1, worker())
