@@ -215,7 +215,7 @@ class Scheduler:
                 case Release():
                     self._committer.release(effect.sequence)
                 case Report():
-                    self._status_writer.tell(effect)
+                    self._status_writer.report_status(effect)
 
     def _winner_over(self, uid: str) -> str:
         """The gang for which a pod is evicted, or "" if there is none."""

@@ -188,10 +188,10 @@ class Reporter:
         state = self._state
         if not self.dry_run:
             facts = state.facts_of(record)
-            told = record.reported
-            if told is None:
-                told = status_of(record, facts, record.refusal or state.queue.refusal(record.key))
-            return facts, told, False, 0
+            status = record.reported
+            if status is None:
+                status = status_of(record, facts, record.refusal or state.queue.refusal(record.key))
+            return facts, status, False, 0
         ledger, gang = state.ledger, record.gang
         deletes = ledger.deletes
         evicting = [
