@@ -11,7 +11,6 @@ from gpu_scheduler.k8s.quantity import (
     MAX_LENGTH,
     MAX_VALUE,
     QuantityError,
-    parse_milli,
     parse_nano,
     parse_value,
 )
@@ -48,7 +47,6 @@ def _read_quantity(given: Input) -> str:
     sign = -1 if amount < 0 else 1
     assert nano == sign * min(ceil(abs(amount) * 10**9), MAX_VALUE * 10**9)
     assert parse_value(text) == sign * min(ceil(abs(amount)), MAX_VALUE)
-    assert parse_milli(text) == sign * min(ceil(abs(amount) * 1000), MAX_VALUE)
     canonical(text)
     return "read"
 

@@ -341,7 +341,7 @@ def test_a_gang_did_not_start_in_time(owner: Owner) -> None:
     assert NUMBERS.sub("#", said).rstrip("s.") == (
         f"gang {NUMBERS.sub('#', owner.live.namespace)}/train (PodGroup): "
         "did not start within # second; needs # nvidia.com/gpu, and no node has that much free; the best one lacks #. "
-        "Starts when one has. In any case the next try follows in # second"
+        f"{NUMBERS.sub('#', owner.live.namespace)}/first holds #. Starts when one has. The next try follows in # second"
     )
 
 

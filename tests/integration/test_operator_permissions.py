@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli.checks.permissions import operator_permissions
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER
 from tests.integration.audit import Audit, guard
@@ -16,6 +15,7 @@ from tests.integration.fault_proxy import FaultProxy
 from tests.integration.jobs import replicas
 from tests.integration.live import SYSTEM, Live, Operator, World
 from tests.integration.running import eventually, headless, pod
+from tests.permissions import operator_permissions
 
 KUBEFLOW, VOLCANO = "kubeflow.org/v1", "batch.volcano.sh/v1alpha1"
 GROUPS = "scheduling.volcano.sh/v1beta1"

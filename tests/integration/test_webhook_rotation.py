@@ -19,12 +19,12 @@ import pytest
 import yaml
 
 from gpu_scheduler.base.certificates import split_bundle
-from gpu_scheduler.cli.checks.permissions import webhook_permissions
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.configuration import make_configurations
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 from tests.integration.live import SYSTEM, free_port
 from tests.integration.running import PROGRAM, TIMEOUT, Cluster, Http, eventually
+from tests.permissions import webhook_permissions
 
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/gpu-scheduler-webhook-tls"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"

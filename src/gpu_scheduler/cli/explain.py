@@ -9,6 +9,7 @@ import click
 from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, load_view, namespace_option, output_option
 
 if TYPE_CHECKING:
+    from gpu_scheduler.core.cycle.report import GangReport
     from gpu_scheduler.core.model import GangKey
     from gpu_scheduler.k8s.objects import Meta
     from gpu_scheduler.scheduler.snapshot import ClusterSnapshot
@@ -53,7 +54,7 @@ def explain(target: ClusterTarget, name: str, namespace: str | None, output: str
     if len(keys) > len(shown):
         program = click.get_current_context().find_root().info_name
         click.echo(f"\nand {len(keys) - len(shown)} more of {name}: {program} gangs --all lists them")
-    if any(page.report.status.waiting for page in found):
+    if any(_is_waiting(page.report) for page in found):
         show(warn_of_leader(view.lease, view.now, screen_width()))
 
 
@@ -76,9 +77,11 @@ def _find(view: ClusterSnapshot, namespace: str, name: str) -> list[GangKey]:
     if not found:
         program = click.get_current_context().find_root().info_name or ""
         raise click.ClickException(names.describe_missing(namespace, name, program))
-    return sorted(found, key=lambda key: not _is_waiting(view, key))
+    return sorted(found, key=lambda key: not _is_waiting(view.engine.report(key, view.now)))
 
 
-def _is_waiting(view: ClusterSnapshot, key: GangKey) -> bool:
-    report = view.engine.report(key, view.now)
-    return report is not None and bool(report.status.waiting)
+def _is_waiting(report: GangReport | None) -> bool:
+    """Whether a gang, or a member of it, waits for the scheduler; its pods may not exist yet."""
+    from gpu_scheduler.cli.render.gangs import WAITING_PHASES
+
+    return report is not None and (bool(report.status.waiting) or report.phase in WAITING_PHASES)

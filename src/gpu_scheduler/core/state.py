@@ -193,10 +193,7 @@ class State:
 
         A changed queue of its object takes effect after that: no member is charged to a queue that did not admit it.
         """
-        admitted = self.quota.queue_of_gang(record.key)
-        if admitted is not None:
-            return admitted
-        return record.gang.queue if record.gang is not None else ""
+        return self.quota.queue_of_gang(record.key, record.gang.queue if record.gang is not None else "")
 
     def schedule_timer(self, when: float, key: GangKey) -> None:
         """Schedules a refresh of a gang at a time; deduplicates equal timers."""

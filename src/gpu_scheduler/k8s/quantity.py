@@ -15,7 +15,6 @@ MAX_VALUE: Final = 2**63 - 1
 MAX_LENGTH: Final = 256
 
 _NANO_PER_UNIT: Final = 10**9
-_NANO_PER_MILLI: Final = 10**6
 _MAX_NANO: Final = MAX_VALUE * _NANO_PER_UNIT
 _MAX_EXPONENT: Final = 2**31 - 1
 
@@ -73,12 +72,6 @@ def parse_nano(text: str) -> int:
 def parse_value(text: str) -> int:
     """Reads a quantity as whole units (Quantity.Value), rounded away from zero, at most MAX_VALUE in magnitude."""
     return _round_away(_read_nano(text), _NANO_PER_UNIT)
-
-
-def parse_milli(text: str) -> int:
-    """Reads a quantity as milli units (Quantity.MilliValue), rounded away from zero, at most MAX_VALUE in magnitude."""
-    milli = _round_away(_read_nano(text), _NANO_PER_MILLI)
-    return max(-MAX_VALUE, min(MAX_VALUE, milli))
 
 
 def split_quantity(text: str) -> Parts:

@@ -221,7 +221,7 @@ class Scheduler:
                 case Release():
                     self._committer.release(effect.sequence)
                 case Report():
-                    self._status_writer.tell(effect)
+                    self._status_writer.report_status(effect)
 
     async def _run_self_checks(self, requested: asyncio.Event) -> None:
         while True:

@@ -17,7 +17,7 @@ from random import Random
 
 from embedded_kube.schema.quantities import canonical
 from gpu_scheduler.k8s.objects import Json
-from gpu_scheduler.k8s.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, parse_milli, parse_nano, parse_value
+from gpu_scheduler.k8s.quantity import MAX_LENGTH, MAX_VALUE, QuantityError, parse_nano, parse_value
 from tests.kubernetes.fitting import ours
 from tests.kubernetes.fitting.clusters import resize
 from tests.kubernetes.fitting.helper import KubeFit
@@ -72,8 +72,6 @@ def quantity_difference(text: str, theirs: Json) -> str | None:
         wanted["stored"] = canonical(text)
     if _counts(text, nano):
         wanted["value"] = parse_value(text)
-    if _counts(text, nano * 1000):
-        wanted["milli"] = parse_milli(text)
     for name, mine in wanted.items():
         if mine != theirs[name]:
             return f"{text!r}: {name}: ours {mine}, theirs {theirs[name]}"

@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.cli.checks import cluster
 from gpu_scheduler.cli.checks.cluster import Check, CheckLevel
 from gpu_scheduler.cli.checks.names import check_annotations, check_queue_names, check_resources
-from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds, needed_permissions, webhook_permissions
+from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds, needed_permissions
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
 from gpu_scheduler.core.events import PodGone
@@ -18,6 +18,7 @@ from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Meta
 from gpu_scheduler.k8s.resources import Resource
+from tests.permissions import webhook_permissions
 from tests.unit.cli.scenes import NOW, Scene, a_node, plain, shape_of
 
 VOLCANO = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")

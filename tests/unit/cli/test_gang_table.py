@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.cli.render.gangs import GangList, draw_gangs, draw_names, list_gangs
 from gpu_scheduler.core.events import NodeSeen
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey, PodPhase, Queue
+from gpu_scheduler.core.model import Failure, GangKey, PodPhase, Queue
 from tests.unit.cli.scenes import GPU, NOW, Scene, a_node, plain, shape_of
 
 
@@ -192,3 +192,25 @@ def test_the_minimum_of_a_gang_without_its_object_is_unknown() -> None:
         "GANG  PHASE     MEMBERS  WAITING  REASON\nlost  orphaned  0/?      5m       its PodGroup does not exist"
     )
     assert found.gangs[0].as_json()["minimum"] is None
+
+
+def test_a_gang_that_has_ended_without_its_object_shows_its_members_alone() -> None:
+    scene = Scene(a_node("node1", 4))
+    for i in range(2):
+        key = GangKey("volcano", "team", "done")
+        scene.pod(f"done-{i}", shape_of(1), key, node="node1", devices=(i,), phase=PodPhase.SUCCEEDED)
+    assert plain(draw_gangs(listed(scene), NOW, 80, namespaces=False), 80) == (
+        "GANG  PHASE     MEMBERS  REASON\ndone  finished  2        finished: 2 members succeeded"
+    )
+
+
+def test_a_gang_that_fits_after_a_member_failed_says_which_one() -> None:
+    scene = Scene(a_node("node1", 4))
+    key = scene.waits("train", 1, shape_of(1))
+    failure = Failure("container main exited with code 7")
+    scene.pod("train-x", shape_of(1), key, node="node1", phase=PodPhase.FAILED, failure=failure)
+    (line,) = listed(scene).gangs
+    assert line.message == (
+        "fits now: it starts with the scheduler's next cycle, or after a pause: "
+        "pod train-x failed: container main exited with code 7 (kubectl logs -n team train-x)."
+    )

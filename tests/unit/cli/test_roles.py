@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_scheduler.cli.checks.permissions import Permission, needed_permissions, operator_permissions
+from gpu_scheduler.cli.checks.permissions import Permission, needed_permissions
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM, VOLCANO_QUEUES
 from gpu_scheduler.gangs.dialects import DIALECTS
 from gpu_scheduler.gangs.jobs import JOB_KINDS
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, PodGroupApi
+from tests.permissions import operator_permissions
 
 RULES = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "files"
 GANGS = [resource for dialect in DIALECTS for resource in dialect.resources]

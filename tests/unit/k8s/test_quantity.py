@@ -12,7 +12,6 @@ from gpu_scheduler.k8s.quantity import (
     MAX_LENGTH,
     MAX_VALUE,
     QuantityError,
-    parse_milli,
     parse_nano,
     parse_value,
     split_quantity,
@@ -175,10 +174,6 @@ def round_away(amount: Fraction) -> int:
     return ceil(amount) if amount >= 0 else -ceil(-amount)
 
 
-def clamp(amount: int, largest: int) -> int:
-    return max(-largest, min(largest, amount))
-
-
 @st.composite
 def written_quantities(draw: st.DrawFn) -> tuple[str, Fraction]:
     """A well-formed quantity and its exact value, computed from its parts and not from the text."""
@@ -212,7 +207,7 @@ def test_split_quantity_returns_digits_and_factor(suffix: str, worth: Fraction) 
 
 @pytest.mark.parametrize("text", ZEROS)
 def test_zero_and_the_digitless_texts_kubernetes_accepts_read_as_zero(text: str) -> None:
-    assert (parse_nano(text), parse_value(text), parse_milli(text)) == (0, 0, 0)
+    assert (parse_nano(text), parse_value(text)) == (0, 0)
 
 
 @pytest.mark.parametrize(("text", "nano"), ROUNDED_UP.items(), ids=ROUNDED_UP.keys())
@@ -222,13 +217,13 @@ def test_fraction_of_a_nano_rounds_away_from_zero(text: str, nano: int) -> None:
 
 @pytest.mark.parametrize("text", CAPPED)
 def test_amount_over_int64_is_capped_in_either_direction(text: str) -> None:
-    assert (parse_nano(text), parse_value(text), parse_milli(text)) == (MAX_VALUE * UNIT, MAX_VALUE, MAX_VALUE)
+    assert (parse_nano(text), parse_value(text)) == (MAX_VALUE * UNIT, MAX_VALUE)
     assert (parse_nano(f"-{text}"), parse_value(f"-{text}")) == (-MAX_VALUE * UNIT, -MAX_VALUE)
 
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED.keys())
 def test_malformed_quantity_is_refused_in_one_line_that_names_it(text: str) -> None:
-    for parse in (parse_nano, parse_value, parse_milli):
+    for parse in (parse_nano, parse_value):
         with pytest.raises(QuantityError) as refusal:
             parse(text)
         message = str(refusal.value)
@@ -238,24 +233,24 @@ def test_malformed_quantity_is_refused_in_one_line_that_names_it(text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "milli"),
+    ("text", "value"),
     [
-        ("1500m", 2, 1500),
-        ("-1500m", -2, -1500),
-        ("1n", 1, 1),
-        ("-1n", -1, -1),
-        ("1.0001", 2, 1001),
-        ("250m", 1, 250),
-        ("0.1m", 1, 1),
-        ("1.5Gi", 1610612736, 1610612736000),
-        ("-1Pi", -1125899906842624, -1125899906842624000),
-        ("9223372036854775.807", 9223372036854776, MAX_VALUE),
-        ("9223372036854775.808", 9223372036854776, MAX_VALUE),
-        ("9223372036854775807", MAX_VALUE, MAX_VALUE),
+        ("1500m", 2),
+        ("-1500m", -2),
+        ("1n", 1),
+        ("-1n", -1),
+        ("1.0001", 2),
+        ("250m", 1),
+        ("0.1m", 1),
+        ("1.5Gi", 1610612736),
+        ("-1Pi", -1125899906842624),
+        ("9223372036854775.807", 9223372036854776),
+        ("9223372036854775.808", 9223372036854776),
+        ("9223372036854775807", MAX_VALUE),
     ],
 )
-def test_value_and_milli_round_away_from_zero_and_stop_at_int64(text: str, value: int, milli: int) -> None:
-    assert (parse_value(text), parse_milli(text)) == (value, milli)
+def test_value_rounds_away_from_zero_and_stops_at_int64(text: str, value: int) -> None:
+    assert parse_value(text) == value
 
 
 @pytest.mark.parametrize(("text", "nano"), EXTREME.values(), ids=EXTREME.keys())
@@ -278,7 +273,6 @@ def test_every_written_quantity_equals_its_exact_fraction(case: tuple[str, Fract
         value = Fraction(MAX_VALUE if value > 0 else -MAX_VALUE)
     assert parse_nano(text) == round_away(value * UNIT)
     assert parse_value(text) == round_away(value)
-    assert parse_milli(text) == clamp(round_away(value * 1000), MAX_VALUE)
 
 
 @given(st.integers(-MAX_VALUE * UNIT, MAX_VALUE * UNIT))
@@ -291,7 +285,6 @@ def test_nano_amount_written_out_reads_back_as_itself(nano: int) -> None:
 @given(st.integers(-MAX_VALUE, MAX_VALUE))
 def test_whole_amount_written_out_reads_back_as_itself(value: int) -> None:
     assert parse_value(str(value)) == value
-    assert parse_milli(f"{value}m") == value
 
 
 @given(st.lists(written_quantities(), min_size=2, max_size=2))
@@ -299,13 +292,12 @@ def test_rounding_never_reverses_the_order_of_two_quantities(cases: list[tuple[s
     (less, _), (more, _) = sorted(cases, key=lambda case: case[1])
     assert parse_nano(less) <= parse_nano(more)
     assert parse_value(less) <= parse_value(more)
-    assert parse_milli(less) <= parse_milli(more)
 
 
 @given(written_quantities())
 def test_a_minus_sign_only_changes_the_sign(case: tuple[str, Fraction]) -> None:
     number = case[0].lstrip("+-")
-    for parse in (parse_nano, parse_value, parse_milli):
+    for parse in (parse_nano, parse_value):
         assert parse(f"-{number}") == -parse(number) == -parse(f"+{number}")
 
 
@@ -326,13 +318,12 @@ def test_any_exponent_within_int32_agrees_with_decimal_magnitude(exponent: int, 
 @given(st.text() | st.text("0123456789+-.eEinumkKMGTP", max_size=12) | st.text("01.Ke-\n\uff11", max_size=400))
 def test_any_text_is_read_within_bounds_or_refused_with_quantity_error(text: str) -> None:
     try:
-        nano, value, milli = parse_nano(text), parse_value(text), parse_milli(text)
+        nano, value = parse_nano(text), parse_value(text)
     except QuantityError as error:
         refusal = str(error)
     else:
         assert abs(nano) <= MAX_VALUE * UNIT
         assert abs(value) <= MAX_VALUE
-        assert abs(milli) <= MAX_VALUE
         assert text.isascii()
         return
     assert len(refusal.splitlines()) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from embedded_kube.schema.crds import kinds_of
-from gpu_scheduler.cli.checks.permissions import Permission, operator_permissions
+from gpu_scheduler.cli.checks.permissions import Permission
 from gpu_scheduler.cli.operator import choose_gangs
 from gpu_scheduler.gangs.contract import SYSTEM
 from gpu_scheduler.gangs.definitions import DEFINITIONS, load_gang_definitions
@@ -17,6 +17,7 @@ from gpu_scheduler.operator.definitions import install_definitions, load_definit
 from gpu_scheduler.operator.frameworks import FRAMEWORKS
 from gpu_scheduler.operator.pod_groups import GPU_SCHEDULER, SCHEDULER_PLUGINS, PodGroupApi
 from tests.embedded_kube.servers import api_server
+from tests.permissions import operator_permissions
 
 
 def test_every_version_of_a_framework_is_defined() -> None:

@@ -1,4 +1,4 @@
-"""A writer with a real book and a real API to write to, for tests that look at what was written."""
+"""A writer with a real registry and a real API to write to, for tests that look at what was written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_scheduler.scheduler.status.writer import StatusWriter
 from tests.embedded_kube.servers import ApiClient, api_server, pod
 from tests.unit.k8s.scripted_api import written
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 DIALECT = "scheduler-plugins"
 QUICK = Limits(writes=10_000, events=10_000, settle=0.01, again=30.0, repeat=1800.0)
@@ -66,7 +66,7 @@ def missing(there: int, minimum: int = 8) -> Status:
 
 async def until(holds: Callable[[], Any]) -> Any:
     """Waits until something holds; what has to be awaited is asked again and again."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             answer = holds()
             answer = await answer if asyncio.iscoroutine(answer) else answer
@@ -75,7 +75,7 @@ async def until(holds: Callable[[], Any]) -> Any:
             await asyncio.sleep(0.01)
 
 
-class Desk:
+class WriterFixture:
     """A writer at work. Time passes only when the test says so, but for the short time in which things settle."""
 
     def __init__(
@@ -93,45 +93,45 @@ class Desk:
         self.now = 1_700_000_000.0
         self.numbers = Numbers()
         self.refusal: Unplaceable | None = None
-        self.told: dict[GangKey, Status] = {}
+        self.reported: dict[GangKey, Status] = {}
         self.report: Callable[[GangKey, float], GangReport | None] = self.last_report
-        self.book = GangRegistry(GangContext(frozenset({"gpu-scheduler"}), {dialect: groups}))
-        self.writer = StatusWriter(client, self.book, self._report, lambda: self.now, self.numbers, limits)
+        self.registry = GangRegistry(GangContext(frozenset({"gpu-scheduler"}), {dialect: groups}))
+        self.writer = StatusWriter(client, self.registry, self._report, lambda: self.now, self.numbers, limits)
 
     def _report(self, key: GangKey, now: float) -> GangReport | None:
         return self.report(key, now)
 
     def last_report(self, key: GangKey, _now: float) -> GangReport | None:
         """The last status that was reported, with the refusal of now where the test sets one."""
-        told = self.told.get(key)
+        told = self.reported.get(key)
         if told is None:
             return None
-        ours = [p for p in self.book.members_of(key) if p.spec.scheduler_name == "gpu-scheduler"]
+        ours = [p for p in self.registry.members_of(key) if p.spec.scheduler_name == "gpu-scheduler"]
         told = replace(told, refusal=self.refusal or told.refusal)
         return GangReport(key, told, Gang(key), waiting_uids=frozenset(p.metadata.uid for p in ours))
 
-    def tell(self, key: GangKey, told: Status) -> None:
-        self.told[key] = told
-        self.writer.tell(Report(key, told))
+    def report_status(self, key: GangKey, told: Status) -> None:
+        self.reported[key] = told
+        self.writer.report_status(Report(key, told))
 
     async def add_group(self, name: str = "train") -> GangKey:
-        """A PodGroup, in the API and in the book."""
+        """A PodGroup, in the API and in the registry."""
         body = written(self.groups, name, spec={})
         made = await self.client.create(self.groups, body, "default", type=RawObject)
-        self.book.on_object_changed(self.dialect, made)
+        self.registry.on_object_changed(self.dialect, made)
         return GangKey(self.dialect, "default", name)
 
     async def add_pod(self, name: str, group: str = "train", **spec: Any) -> PodObject:
-        """A member, in the API and in the book."""
+        """A member, in the API and in the registry."""
         body = pod(name, **{"schedulerName": "gpu-scheduler", **spec})
         if group:
             body["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
         made = await self.client.create(PODS, body, "default", type=PodObject)
-        self.book.on_pod_changed(made)
+        self.registry.on_pod_changed(made)
         return made
 
     def bind(self, name: str, node: str) -> None:
-        """Puts a pod on a node, unseen by the book."""
+        """Puts a pod on a node, unseen by the registry."""
         assert self.server is not None
         bind(
             self.server.registry,
@@ -141,9 +141,9 @@ class Desk:
         )
 
     async def refresh(self, name: str) -> PodObject:
-        """Lets the book see a pod as it is now."""
+        """Lets the registry see a pod as it is now."""
         found = await self.client.get(PODS, name, "default", type=PodObject)
-        self.book.on_pod_changed(found)
+        self.registry.on_pod_changed(found)
         return found
 
     async def condition(self, name: str) -> Json | None:
@@ -174,19 +174,21 @@ def group_kind(groups: Resource = GROUPS) -> ServedKind:
 
 
 @asynccontextmanager
-async def desk(limits: Limits = QUICK, dialect: str = DIALECT, groups: Resource = GROUPS) -> AsyncIterator[Desk]:
+async def status_writer(
+    limits: Limits = QUICK, dialect: str = DIALECT, groups: Resource = GROUPS
+) -> AsyncIterator[WriterFixture]:
     """A writer that writes to a local API server."""
     async with (
         api_server(kinds=(group_kind(groups),)) as server,
         Client(Connection(str(server.client.make_url("")))) as client,
-        working(Desk(client, limits, server, dialect, groups)) as made,
+        working(WriterFixture(client, limits, server, dialect, groups)) as made,
     ):
         yield made
 
 
 @asynccontextmanager
-async def working(made: Desk) -> AsyncIterator[Desk]:
-    """The desk with its writer at work."""
+async def working(made: WriterFixture) -> AsyncIterator[WriterFixture]:
+    """The writer, running."""
     task = asyncio.create_task(made.writer.run())
     try:
         yield made

@@ -20,7 +20,7 @@ from tests.unit.k8s.live_api import after, proxied, running
 from tests.unit.scheduler.reporting import until
 
 
-class Desk:
+class CommitterFixture:
     """A commit log and intents that record calls; a test can delay swaps, or fence."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def working(desk: Desk) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(desk.committer.run())
+async def working(fixture: CommitterFixture) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(fixture.committer.run())
     try:
         yield task
     finally:
@@ -90,111 +90,111 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_commit_is_written_then_swapped_in_then_reported() -> None:
-    desk = Desk()
-    async with working(desk):
-        desk.may_swap.clear()
-        desk.committer.commit(a_commit(0))
-        await until(lambda: "swapping" in desk.steps())
+    fixture = CommitterFixture()
+    async with working(fixture):
+        fixture.may_swap.clear()
+        fixture.committer.commit(a_commit(0))
+        await until(lambda: "swapping" in fixture.steps())
         await asyncio.sleep(0.05)
-        assert desk.steps() == ["written", "swapping"]
-        desk.may_swap.set()
-        await until(lambda: desk.reported)
-    assert desk.journal[2:] == [("swapped", (names(0), [])), ("reported", 0)]
+        assert fixture.steps() == ["written", "swapping"]
+        fixture.may_swap.set()
+        await until(lambda: fixture.reported)
+    assert fixture.journal[2:] == [("swapped", (names(0), [])), ("reported", 0)]
 
 
 async def test_commits_that_gather_during_a_swap_go_into_the_next_one_in_order() -> None:
-    desk = Desk()
-    async with working(desk):
-        desk.may_swap.clear()
-        desk.committer.commit(a_commit(0))
-        await until(lambda: "swapping" in desk.steps())
+    fixture = CommitterFixture()
+    async with working(fixture):
+        fixture.may_swap.clear()
+        fixture.committer.commit(a_commit(0))
+        await until(lambda: "swapping" in fixture.steps())
         for number in (1, 2, 3):
-            desk.committer.commit(a_commit(number))
-        desk.may_swap.set()
-        await until(lambda: len(desk.reported) == 4)
-    assert desk.swaps == [(names(0), []), (names(1, 2, 3), [])]
-    assert desk.reported == [0, 1, 2, 3]
+            fixture.committer.commit(a_commit(number))
+        fixture.may_swap.set()
+        await until(lambda: len(fixture.reported) == 4)
+    assert fixture.swaps == [(names(0), []), (names(1, 2, 3), [])]
+    assert fixture.reported == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("slow")
 async def test_finished_commits_leave_with_the_next_swap_and_are_then_deleted() -> None:
-    desk = Desk()
-    async with working(desk):
-        desk.committer.commit(a_commit(0))
-        await until(lambda: desk.reported)
-        desk.committer.release(0)
+    fixture = CommitterFixture()
+    async with working(fixture):
+        fixture.committer.commit(a_commit(0))
+        await until(lambda: fixture.reported)
+        fixture.committer.release(0)
         await asyncio.sleep(0.05)
-        assert len(desk.swaps) == 1
-        desk.may_swap.clear()
-        desk.committer.commit(a_commit(1))
-        await until(lambda: desk.steps().count("swapping") == 2)
-        assert "deleted" not in desk.steps()
-        desk.may_swap.set()
-        await until(lambda: "deleted" in desk.steps())
-    assert desk.swaps[1] == (names(1), names(0))
-    assert ("deleted", [("4-0-0", "u0"), ("4-0-1", "u1")]) in desk.journal
-    assert desk.reported == [0, 1]
+        assert len(fixture.swaps) == 1
+        fixture.may_swap.clear()
+        fixture.committer.commit(a_commit(1))
+        await until(lambda: fixture.steps().count("swapping") == 2)
+        assert "deleted" not in fixture.steps()
+        fixture.may_swap.set()
+        await until(lambda: "deleted" in fixture.steps())
+    assert fixture.swaps[1] == (names(1), names(0))
+    assert ("deleted", [("4-0-0", "u0"), ("4-0-1", "u1")]) in fixture.journal
+    assert fixture.reported == [0, 1]
 
 
 @pytest.mark.usefixtures("slow")
 async def test_a_batch_of_finished_commits_is_released_at_once() -> None:
-    desk = Desk()
-    async with working(desk):
+    fixture = CommitterFixture()
+    async with working(fixture):
         for number in range(3):
-            desk.committer.commit(a_commit(number))
-        await until(lambda: len(desk.reported) == 3)
+            fixture.committer.commit(a_commit(number))
+        await until(lambda: len(fixture.reported) == 3)
         for number in range(3):
-            desk.committer.release(number)
-        await until(lambda: len(desk.swaps) == 2)
-    assert desk.swaps[1] == ([], names(0, 1, 2))
+            fixture.committer.release(number)
+        await until(lambda: len(fixture.swaps) == 2)
+    assert fixture.swaps[1] == ([], names(0, 1, 2))
 
 
 @pytest.mark.usefixtures("slow")
 async def test_finished_commits_that_grow_to_a_batch_are_released_at_once() -> None:
-    desk = Desk()
-    async with working(desk):
+    fixture = CommitterFixture()
+    async with working(fixture):
         for number in range(3):
-            desk.committer.commit(a_commit(number))
-        await until(lambda: len(desk.reported) == 3)
+            fixture.committer.commit(a_commit(number))
+        await until(lambda: len(fixture.reported) == 3)
         for number in range(3):
-            desk.committer.release(number)
+            fixture.committer.release(number)
             await asyncio.sleep(0.05)
-        await until(lambda: len(desk.swaps) == 2)
-    assert desk.swaps[1] == ([], names(0, 1, 2))
+        await until(lambda: len(fixture.swaps) == 2)
+    assert fixture.swaps[1] == ([], names(0, 1, 2))
 
 
 async def test_a_single_finished_commit_is_released_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
-    desk = Desk()
-    async with working(desk):
-        desk.committer.commit(a_commit(0))
-        await until(lambda: desk.reported)
-        desk.committer.release(0)
-        await until(lambda: "deleted" in desk.steps())
-    assert desk.swaps[1] == ([], names(0))
+    fixture = CommitterFixture()
+    async with working(fixture):
+        fixture.committer.commit(a_commit(0))
+        await until(lambda: fixture.reported)
+        fixture.committer.release(0)
+        await until(lambda: "deleted" in fixture.steps())
+    assert fixture.swaps[1] == ([], names(0))
 
 
 async def test_commit_of_an_earlier_leader_is_released_by_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.05)
-    desk = Desk()
-    desk.committer.adopt({"3-10-0": "a", "3-10-1": "b", "2-1-0": "c"})
-    async with working(desk):
-        desk.committer.release(10)
-        await until(lambda: "deleted" in desk.steps())
-    assert desk.swaps == [([], ["3-10-0", "3-10-1"])]
-    assert ("deleted", [("3-10-0", "a"), ("3-10-1", "b")]) in desk.journal
+    fixture = CommitterFixture()
+    fixture.committer.adopt({"3-10-0": "a", "3-10-1": "b", "2-1-0": "c"})
+    async with working(fixture):
+        fixture.committer.release(10)
+        await until(lambda: "deleted" in fixture.steps())
+    assert fixture.swaps == [([], ["3-10-0", "3-10-1"])]
+    assert ("deleted", [("3-10-0", "a"), ("3-10-1", "b")]) in fixture.journal
 
 
 async def test_fenced_leader_reports_and_deletes_nothing() -> None:
-    desk = Desk()
-    desk.committer.adopt({"3-10-0": "a"})
-    desk.committer.release(10)
-    desk.committer.commit(a_commit(11))
-    desk.fenced = True
+    fixture = CommitterFixture()
+    fixture.committer.adopt({"3-10-0": "a"})
+    fixture.committer.release(10)
+    fixture.committer.commit(a_commit(11))
+    fixture.fenced = True
     with pytest.raises(ExceptionGroup) as raised:
-        await desk.committer.run()
+        await fixture.committer.run()
     assert raised.group_contains(FencedError)
-    assert desk.steps() == ["written", "swapping"]
+    assert fixture.steps() == ["written", "swapping"]
 
 
 async def test_commits_are_in_the_lease_before_they_are_reported_and_intents_are_deleted_after_the_release(
@@ -231,14 +231,14 @@ async def test_commits_are_in_the_lease_before_they_are_reported_and_intents_are
 async def test_void_intents_are_deleted_only_when_no_binds_wait(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_module, "RELEASE_DELAY", 0.01)
     monkeypatch.setattr(commit_module, "MAX_DELETE_DELAY", 0.3 if how == "too late" else 60.0)
-    desk = Desk()
-    desk.busy = True
-    async with working(desk):
-        desk.committer.commit(a_commit(1))
-        await until(lambda: desk.reported == [1])
-        desk.committer.release(1)
-        await until(lambda: len(desk.swaps) == 2)
+    fixture = CommitterFixture()
+    fixture.busy = True
+    async with working(fixture):
+        fixture.committer.commit(a_commit(1))
+        await until(lambda: fixture.reported == [1])
+        fixture.committer.release(1)
+        await until(lambda: len(fixture.swaps) == 2)
         await asyncio.sleep(0.15)
-        assert "deleted" not in desk.steps()
-        desk.busy = how == "too late"
-        await until(lambda: "deleted" in desk.steps())
+        assert "deleted" not in fixture.steps()
+        fixture.busy = how == "too late"
+        await until(lambda: "deleted" in fixture.steps())

@@ -37,7 +37,7 @@ from gpu_scheduler.core.selectors import labels_equal
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.gangs.dialects.volcano import Volcano
 from gpu_scheduler.k8s.objects import Json
-from tests.unit.scheduler.reporting import QUICK, Desk, desk, status, until
+from tests.unit.scheduler.reporting import QUICK, WriterFixture, status, status_writer, until
 
 GPU = "nvidia.com/gpu"
 NOW = 1_700_000_000.0
@@ -146,6 +146,7 @@ STORIES: dict[str, Story] = {
     "Invalid": story(worker(1), nodes(), problem="spec.x: must be a number"),
 }
 WITH_PODS: dict[str, Story] = {
+    "TimedOut": story(worker(), [*nodes(), *occupied(3)], timeout=5.0),
     "MembersMissing": story(worker(1), nodes(), number=3),
     "Gated": story(worker(1), nodes(), gates=(Gate(GateKind.SCHEDULING_GATE, "example.com/hold"),)),
     "DeviceHeld": story(Shape((("cpu", 100),), device_map=DeviceMap("n0", (0, 1), "g")), [*nodes(), *occupied(1)]),
@@ -182,13 +183,13 @@ def dry_run(events: list[Event]) -> Engine:
     return engine
 
 
-def group_desk() -> AbstractAsyncContextManager[Desk]:
-    return desk(QUICK, Volcano.name, GROUPS)
+def group_writer() -> AbstractAsyncContextManager[WriterFixture]:
+    return status_writer(QUICK, Volcano.name, GROUPS)
 
 
-async def written_about(at: Desk, report: Report) -> tuple[str, str]:
+async def written_about(at: WriterFixture, report: Report) -> tuple[str, str]:
     """The message on the gang's object, and that of its Event."""
-    at.tell(KEY, report.status)
+    at.report_status(KEY, report.status)
 
     async def said() -> Json | None:
         group = await at.client.get(GROUPS, KEY.name, NAMESPACE)
@@ -200,7 +201,7 @@ async def written_about(at: Desk, report: Report) -> tuple[str, str]:
     return condition["message"], events[-1][3].removeprefix("gang default/train (PodGroup): ")
 
 
-async def _events_of(at: Desk) -> list[Any]:
+async def _events_of(at: WriterFixture) -> list[Any]:
     return [event for event in await at.events() if event[0] == "PodGroup/train"]
 
 
@@ -209,7 +210,7 @@ async def test_object_event_and_explain_say_the_same(name: str, events: Story, f
     engine, report = live_engine(events(form))
     page = make_page(dry_run(events(form)), KEY, NOW)
     assert page is not None
-    async with group_desk() as at:
+    async with group_writer() as at:
         await at.add_group()
         at.report = engine.report_to_namespace
         on_object, in_event = await written_about(at, report)
@@ -240,7 +241,7 @@ async def test_object_and_event_name_no_gang_of_another_namespace_and_say_the_sa
     page = make_page(dry_run(events), KEY, NOW)
     assert page is not None
     assert page.message.reason == name
-    async with group_desk() as at:
+    async with group_writer() as at:
         await at.add_group()
         at.report = engine.report_to_namespace
         on_object, in_event = await written_about(at, report)
@@ -256,7 +257,7 @@ async def test_every_reason_is_rendered_once(reason: Reason, form: Form) -> None
     refused = replace(status(), refusal=None)
     told = status(refused.phase, Refusal(reason, "subject", 3, 2), waiting=4 if form.pods else 0)
     report = GangReport(KEY, told, form.gang(worker()), members=tuple(form.members(worker())))
-    async with group_desk() as at:
+    async with group_writer() as at:
         await at.add_group()
         at.report = lambda key, now: report
         on_object, in_event = await written_about(at, Report(KEY, told))

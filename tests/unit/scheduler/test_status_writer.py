@@ -21,7 +21,17 @@ from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.k8s.resources import PODS, Resource
 from gpu_scheduler.scheduler.status.limits import Limits
 from tests.unit.k8s.scripted_api import client_of, refuse
-from tests.unit.scheduler.reporting import DIALECT, GROUPS, QUICK, Desk, desk, missing, status, until, working
+from tests.unit.scheduler.reporting import (
+    DIALECT,
+    GROUPS,
+    QUICK,
+    WriterFixture,
+    missing,
+    status,
+    status_writer,
+    until,
+    working,
+)
 
 PAUSED = "paused. Starts when the annotation gpu-scheduler.io/paused is removed."
 WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
@@ -31,11 +41,11 @@ WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 
 
 async def test_waiting_gang_is_told_on_the_gang_and_on_every_pod() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         for name in ("train-0", "train-1"):
             await at.add_pod(name)
-        at.tell(key, status())
+        at.report_status(key, status())
         await until(lambda: _has_events(at, 3))
         assert sorted(await at.events()) == [
             ("Pod/train-0", "Warning", "FailedScheduling", f"gang default/train (PodGroup): {PAUSED}", 1),
@@ -56,33 +66,33 @@ async def test_waiting_gang_is_told_on_the_gang_and_on_every_pod() -> None:
 
 
 async def test_pod_alone_is_told_without_the_name_of_a_gang() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         made = await at.add_pod("solo", group="")
-        at.tell(GangKey("pod", "default", made.metadata.uid), status(waiting=1, minimum=1))
+        at.report_status(GangKey("pod", "default", made.metadata.uid), status(waiting=1, minimum=1))
         await until(lambda: _has_events(at, 1))
         assert await at.events() == [("Pod/solo", "Warning", "FailedScheduling", PAUSED, 1)]
 
 
 async def test_gang_that_starts_at_once_is_told_nothing_about_waiting() -> None:
-    async with desk(Limits(settle=0.3)) as at:
+    async with status_writer(Limits(settle=0.3)) as at:
         key = await at.add_group()
         made = await at.add_pod("train-0")
-        at.tell(key, missing(1))
-        at.tell(key, status(Phase.COMMITTING))
+        at.report_status(key, missing(1))
+        at.report_status(key, status(Phase.COMMITTING))
         await at.pause()
-        at.tell(key, status(Phase.BINDING))
+        at.report_status(key, status(Phase.BINDING))
         await asyncio.sleep(0.4)
         assert await at.events() == []
         assert (await at.refresh("train-0")).metadata.resource_version == made.metadata.resource_version
 
 
 async def test_pods_of_a_gang_whose_binds_are_under_way_are_left_alone() -> None:
-    async with desk(Limits(writes=2, events=10_000, settle=0.01)) as at:
+    async with status_writer(Limits(writes=2, events=10_000, settle=0.01)) as at:
         key = await at.add_group()
         before = [await at.add_pod(f"train-{i}") for i in range(40)]  # enough for 20 seconds
-        at.tell(key, status(waiting=40))
+        at.report_status(key, status(waiting=40))
         await until(lambda: at.numbers.writes["written"] >= 2)
-        at.tell(key, status(Phase.COMMITTING, waiting=0))
+        at.report_status(key, status(Phase.COMMITTING, waiting=0))
         written = at.numbers.writes["written"]
         await asyncio.sleep(2.0)
         assert at.numbers.writes["written"] <= written + 2  # one that was on its way, and the gang's own status
@@ -93,12 +103,12 @@ async def test_pods_of_a_gang_whose_binds_are_under_way_are_left_alone() -> None
 
 @pytest.mark.parametrize("needed", [False, True])
 async def test_while_binds_wait_only_what_the_next_leader_needs_is_written_as_fast_as_ever(needed: bool) -> None:
-    async with desk(Limits(writes=2, events=10_000, settle=0.01, busy=lambda: True)) as at:
+    async with status_writer(Limits(writes=2, events=10_000, settle=0.01, busy=lambda: True)) as at:
         begun = time.monotonic()
         for number in range(6):
             key = await at.add_group(f"train-{number}")
             since = 1000.0 if needed else None
-            at.tell(key, status(Phase.HOLDING, waiting=0, running=1, notes=Notes(below_since=since)))
+            at.report_status(key, status(Phase.HOLDING, waiting=0, running=1, notes=Notes(below_since=since)))
         if needed:
             await until(lambda: at.numbers.writes["written"] >= 6)
             assert time.monotonic() - begun < 25  # two seconds are enough; as slowly as the others it would take 29
@@ -107,11 +117,11 @@ async def test_while_binds_wait_only_what_the_next_leader_needs_is_written_as_fa
 
 
 async def test_pod_that_was_bound_meanwhile_does_not_say_that_it_waits() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         await at.add_pod("train-0")
         at.bind("train-0", "n1")
-        at.tell(key, status(waiting=1))
+        at.report_status(key, status(waiting=1))
         await until(lambda: at.numbers.writes["conflict"])
         condition = await at.condition("train-0")
         assert condition is None or condition["status"] == "True"
@@ -122,11 +132,11 @@ async def test_pod_that_was_bound_meanwhile_does_not_say_that_it_waits() -> None
 
 
 async def test_pod_that_changed_meanwhile_is_told_once_its_new_version_is_seen() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         await at.add_pod("train-0")
         await at.client.patch(PODS, "train-0", {"metadata": {"labels": {"a": "b"}}}, "default")
-        at.tell(key, status(waiting=1))
+        at.report_status(key, status(waiting=1))
         await until(lambda: at.numbers.writes["conflict"])
         await at.client.patch(
             PODS, "train-0", {"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "train"}}}, "default"
@@ -136,14 +146,14 @@ async def test_pod_that_changed_meanwhile_is_told_once_its_new_version_is_seen()
 
 
 async def test_other_conditions_and_pods_of_other_schedulers_are_not_touched() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         await at.add_pod("train-0")
         foreign = await at.add_pod("train-1", schedulerName="default-scheduler")
         ready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
         await at.client.patch(PODS, "train-0", ready, "default", "status", kind="strategic")
         await at.refresh("train-0")
-        at.tell(key, status())
+        at.report_status(key, status())
         await until(lambda: at.condition("train-0"))
         await at.pause()
         found = await at.client.get(PODS, "train-0", "default")
@@ -153,23 +163,23 @@ async def test_other_conditions_and_pods_of_other_schedulers_are_not_touched() -
 
 
 async def test_gated_pod_keeps_the_condition_that_says_so() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         made = await at.add_pod("train-0", schedulingGates=[{"name": "x"}])
-        at.tell(key, status(Phase.GATHERING, Refusal(Reason.GATED, "x", short_by=2)))
+        at.report_status(key, status(Phase.GATHERING, Refusal(Reason.GATED, "x", short_by=2)))
         await until(lambda: _has_events(at, 2))
         assert (await at.refresh("train-0")).metadata.resource_version == made.metadata.resource_version
 
 
 async def test_time_of_the_condition_is_kept_while_only_its_message_changes() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         await at.add_pod("train-0")
-        at.tell(key, status(waiting=1))
+        at.report_status(key, status(waiting=1))
         first = await until(lambda: at.condition("train-0"))
         await at.refresh("train-0")
         at.now += 100
-        at.tell(key, missing(1))
+        at.report_status(key, missing(1))
         await until(lambda: _says(at, "train-0", "1 of 8 pods exist; 7 more must be created."))
         assert (await at.condition("train-0") or {})["lastTransitionTime"] == first["lastTransitionTime"]
 
@@ -178,16 +188,16 @@ async def test_time_of_the_condition_is_kept_while_only_its_message_changes() ->
 
 
 async def test_message_that_changes_only_in_numbers_waits_its_time() -> None:
-    async with desk(Limits(writes=10_000, events=10_000, settle=0.01, again=0.5)) as at:
+    async with status_writer(Limits(writes=10_000, events=10_000, settle=0.01, again=0.5)) as at:
         key = await at.add_group()
         await at.add_pod("train-0")
-        at.tell(key, missing(3))
+        at.report_status(key, missing(3))
         await until(lambda: _says(at, "train-0", "3 of 8 pods exist; 5 more must be created."))
         await at.refresh("train-0")
-        at.tell(key, missing(4))
+        at.report_status(key, missing(4))
         await at.pause()
         assert await _says(at, "train-0", "3 of 8 pods exist; 5 more must be created.")
-        at.tell(key, missing(5))
+        at.report_status(key, missing(5))
         at.now += 0.5
         await until(lambda: _says(at, "train-0", "5 of 8 pods exist; 3 more must be created."))
 
@@ -212,11 +222,11 @@ def short_by(cores: int) -> Unplaceable:
 
 
 async def test_numbers_that_change_while_nothing_is_decided_are_told_after_a_while() -> None:
-    async with desk(Limits(writes=10_000, events=10_000, settle=0.01, again=0.2)) as at:
+    async with status_writer(Limits(writes=10_000, events=10_000, settle=0.01, again=0.2)) as at:
         key = await at.add_group()
         await at.add_pod("train-0")
         at.refusal = short_by(2)
-        at.tell(key, status(Phase.WAITING, *at.refusal.refusals))
+        at.report_status(key, status(Phase.WAITING, *at.refusal.refusals))
         await until(lambda: _says(at, "train-0", FIT.format(2, 2)))
         await at.refresh("train-0")
         at.refusal = short_by(3)
@@ -225,10 +235,10 @@ async def test_numbers_that_change_while_nothing_is_decided_are_told_after_a_whi
 
 
 async def test_numbers_of_a_gang_without_pods_are_updated_too() -> None:
-    async with desk(Limits(writes=10_000, events=10_000, settle=0.01, again=0.2)) as at:
+    async with status_writer(Limits(writes=10_000, events=10_000, settle=0.01, again=0.2)) as at:
         key = await at.add_group()
         at.refusal = short_by(2)
-        at.tell(key, status(Phase.WAITING, *at.refusal.refusals, waiting=0))
+        at.report_status(key, status(Phase.WAITING, *at.refusal.refusals, waiting=0))
         await until(lambda: _last_event_says(at, FIT.format(2, 2)))
         at.refusal = short_by(3)
         at.now += 0.2
@@ -236,47 +246,47 @@ async def test_numbers_of_a_gang_without_pods_are_updated_too() -> None:
 
 
 async def test_message_of_another_kind_goes_out_at_once() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         await at.add_pod("train-0")
-        at.tell(key, missing(3))
+        at.report_status(key, missing(3))
         await until(lambda: at.condition("train-0"))
         await at.refresh("train-0")
-        at.tell(key, status())
+        at.report_status(key, status())
         await until(lambda: _says(at, "train-0", PAUSED))
 
 
 async def test_message_that_stays_the_same_is_not_sent_again_before_events_expire() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         await at.add_pod("train-0")
-        at.tell(key, status(failed=0))
+        at.report_status(key, status(failed=0))
         await until(lambda: _has_events(at, 2))
         await at.refresh("train-0")
-        at.tell(key, status(failed=1))
+        at.report_status(key, status(failed=1))
         await at.pause()
         assert [row[4] for row in await at.events()] == [1, 1]
         at.now += 1801
-        at.tell(key, status(failed=2))
+        at.report_status(key, status(failed=2))
         await until(lambda: _counted_twice(at))
 
 
 async def test_many_pods_are_told_at_the_pace_that_was_set() -> None:
-    async with desk(Limits(writes=50, events=10_000, settle=0.01)) as at:
+    async with status_writer(Limits(writes=50, events=10_000, settle=0.01)) as at:
         key = await at.add_group()
         for i in range(60):
             await at.add_pod(f"train-{i}")
         begun = asyncio.get_running_loop().time()
-        at.tell(key, status(waiting=60))
+        at.report_status(key, status(waiting=60))
         await until(lambda: at.numbers.writes["written"] >= 61)
         assert asyncio.get_running_loop().time() - begun > 0.15  # 50 at once, 11 more at 50 a second
 
 
 async def test_only_the_latest_status_of_a_gang_is_written() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         for running in range(50):
-            at.tell(key, status(Phase.RUNNING, running=running, waiting=0))
+            at.report_status(key, status(Phase.RUNNING, running=running, waiting=0))
         await until(lambda: _group(at, "running", 49))
         assert at.numbers.writes["written"] == 1
 
@@ -285,36 +295,38 @@ async def test_only_the_latest_status_of_a_gang_is_written() -> None:
 
 
 async def test_notes_go_before_everything_that_waits() -> None:
-    async with desk(Limits(writes=20, events=10_000, workers=1, settle=0.0)) as at:
+    async with status_writer(Limits(writes=20, events=10_000, workers=1, settle=0.0)) as at:
         keys = [await at.add_group(f"g{i}") for i in range(60)]
         for key in keys[:-1]:
-            at.tell(key, status())
+            at.report_status(key, status())
         await until(lambda: at.numbers.writes["written"] >= 21)
-        at.tell(keys[-1], status(Phase.NOMINATED, notes=Notes(nomination=(Slot("n1", (0,)),), nominated_at=5.0)))
+        at.report_status(
+            keys[-1], status(Phase.NOMINATED, notes=Notes(nomination=(Slot("n1", (0,)),), nominated_at=5.0))
+        )
         await until(lambda: _notes(at, "g59"))
         assert at.numbers.writes["written"] < 30
 
 
 async def test_note_that_is_taken_back_at_once_does_not_stay() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
-        at.tell(key, status(Phase.NOMINATED, notes=Notes(nomination=(Slot("n1", (0,)),), nominated_at=5.0)))
+        at.report_status(key, status(Phase.NOMINATED, notes=Notes(nomination=(Slot("n1", (0,)),), nominated_at=5.0)))
         await until(lambda: _notes(at, "train"))
-        # The book has not seen that write, and thinks that there is nothing to take back.
-        at.tell(key, status())
+        # The registry has not seen that write, and thinks that there is nothing to take back.
+        at.report_status(key, status())
         await until(lambda: _no_notes(at, "train"))
 
 
 async def test_gangs_of_one_object_do_not_lose_each_others_notes() -> None:
-    async with desk() as at:
-        at.book.context.resources = {Workloads.name: WORKLOADS}
+    async with status_writer() as at:
+        at.registry.context.resources = {Workloads.name: WORKLOADS}
         spec = {"podGroups": [{"name": name, "policy": {"gang": {"minCount": 1}}} for name in "abc"]}
         made = await at.client.create(WORKLOADS, {"metadata": {"name": "w"}, "spec": spec}, "default", type=RawObject)
-        at.book.on_object_changed(Workloads.name, made)
+        at.registry.on_object_changed(Workloads.name, made)
         keys = [GangKey(Workloads.name, "default", f"w/{name}") for name in "abc"]
         for i, key in enumerate(keys):
             await at.add_pod(f"p{i}", group="", workloadRef={"name": "w", "podGroup": "abc"[i]})
-            at.tell(key, status(Phase.RESERVED, notes=Notes(admitted_at=float(i + 1)), waiting=0))
+            at.report_status(key, status(Phase.RESERVED, notes=Notes(admitted_at=float(i + 1)), waiting=0))
 
         async def all_noted() -> bool:
             found = await at.client.get(WORKLOADS, "w", "default", type=RawObject)
@@ -327,12 +339,12 @@ async def test_gangs_of_one_object_do_not_lose_each_others_notes() -> None:
 
 
 async def test_started_gang_says_with_how_many_pods_on_how_many_nodes() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         for name, node in (("train-0", "n1"), ("train-1", "n1"), ("train-2", "n2")):
             await at.add_pod(name, nodeName=node)
-        at.tell(key, status(Phase.BINDING, waiting=0))
-        at.tell(key, status(Phase.RUNNING, running=3, waiting=0))
+        at.report_status(key, status(Phase.BINDING, waiting=0))
+        at.report_status(key, status(Phase.RUNNING, running=3, waiting=0))
         await until(lambda: _has_events(at, 1))
         assert await at.events() == [
             ("PodGroup/train", "Normal", "Started", "gang default/train (PodGroup): Started with 3 pods on 2 nodes.", 1)
@@ -342,19 +354,19 @@ async def test_started_gang_says_with_how_many_pods_on_how_many_nodes() -> None:
 
 
 async def test_gang_that_fell_below_its_minimum_before_its_start_was_told_says_both() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
-        at.tell(key, status(Phase.BINDING, waiting=0))
-        at.tell(key, status(Phase.RUNNING, running=3, waiting=0))
-        at.tell(key, status(Phase.HOLDING, running=2, waiting=0))
+        at.report_status(key, status(Phase.BINDING, waiting=0))
+        at.report_status(key, status(Phase.RUNNING, running=3, waiting=0))
+        at.report_status(key, status(Phase.HOLDING, running=2, waiting=0))
         await until(lambda: _has_events(at, 2))
         assert sorted(row[2] for row in await at.events()) == ["BelowMinimum", "Started"]
 
 
 async def test_gang_found_running_by_a_new_leader_is_no_news() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
-        at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
+        at.report_status(key, status(Phase.RUNNING, running=2, waiting=0))
         await until(lambda: _group(at, "phase", "Running"))
         await at.pause()
         assert await at.events() == []
@@ -373,18 +385,18 @@ async def test_gang_found_running_by_a_new_leader_is_no_news() -> None:
     ids=lambda value: value.name if isinstance(value, Phase) else value,
 )
 async def test_turn_in_a_gangs_life_is_an_event_on_it(phase: Phase, kind: str, reason: str) -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
-        at.tell(key, status(phase, waiting=0))
+        at.report_status(key, status(phase, waiting=0))
         await until(lambda: _has_events(at, 1))
         assert [row[:3] for row in await at.events()] == [("PodGroup/train", kind, reason)]
 
 
 async def test_gang_whose_binds_are_refused_says_why_before_they_are_given_up() -> None:
-    async with desk() as at:
-        at.tell(await at.add_group(), status(Phase.BINDING, bind_refused="no GPUs on Sundays"))
+    async with status_writer() as at:
+        at.report_status(await at.add_group(), status(Phase.BINDING, bind_refused="no GPUs on Sundays"))
         alone = await at.add_pod("alone", group="")
-        at.tell(GangKey("pod", "default", alone.metadata.uid), status(Phase.BINDING, bind_refused="not today"))
+        at.report_status(GangKey("pod", "default", alone.metadata.uid), status(Phase.BINDING, bind_refused="not today"))
         await until(lambda: _has_events(at, 2))
         said = "starting: its members are being bound to their nodes (bind refused: {})."
         assert sorted(await at.events()) == [
@@ -395,7 +407,7 @@ async def test_gang_whose_binds_are_refused_says_why_before_they_are_given_up() 
 
 
 async def test_bound_and_deleted_pods_say_where_and_why() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         bound = await at.add_pod("train-0", nodeName="n1")
         bound.metadata.annotations = {"gpu-scheduler.io/devices": "0,1"}
         at.writer.report_bound(bound)
@@ -425,14 +437,14 @@ async def test_bound_and_deleted_pods_say_where_and_why() -> None:
 
 
 async def test_wait_is_measured_from_the_first_report_to_the_decision() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
-        at.tell(key, missing(3))
+        at.report_status(key, missing(3))
         at.now += 40
-        at.tell(key, status())
+        at.report_status(key, status())
         at.now += 2
-        at.tell(key, status(Phase.COMMITTING))
-        at.tell(key, status(Phase.RUNNING, running=2))
+        at.report_status(key, status(Phase.COMMITTING))
+        at.report_status(key, status(Phase.RUNNING, running=2))
         assert at.numbers.waits == [42.0]
 
 
@@ -440,17 +452,17 @@ async def test_wait_is_measured_from_the_first_report_to_the_decision() -> None:
 
 
 async def test_notes_of_a_gang_without_an_object_are_not_put_on_a_pod_that_is_being_bound() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         notes: Json = {"gpu-scheduler.io/gang": "job", "gpu-scheduler.io/gang-min": "1"}
         body = {"metadata": {"name": "p", "annotations": notes}, "spec": {"schedulerName": "gpu-scheduler",
                 "containers": [{"name": "main", "image": "x"}]}}  # fmt: skip
         made = await at.client.create(PODS, body, "default", type=PodObject)
-        at.book.on_pod_changed(made)
+        at.registry.on_pod_changed(made)
         key = GangKey("annotation", "default", "job")
-        at.tell(key, status(Phase.COMMITTING, waiting=0, notes=Notes(admitted_at=1.0)))
+        at.report_status(key, status(Phase.COMMITTING, waiting=0, notes=Notes(admitted_at=1.0)))
         await at.pause()
         assert (await at.refresh("p")).metadata.resource_version == made.metadata.resource_version
-        at.tell(key, status(Phase.RUNNING, running=1, waiting=0, notes=Notes(admitted_at=1.0)))
+        at.report_status(key, status(Phase.RUNNING, running=1, waiting=0, notes=Notes(admitted_at=1.0)))
         await until(lambda: _pod_note(at, "p"))
 
 
@@ -458,15 +470,15 @@ async def test_notes_of_a_gang_without_an_object_are_not_put_on_a_pod_that_is_be
 
 
 async def test_object_that_is_gone_does_not_stop_the_others() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         gone, there = await at.add_group("gone"), await at.add_group("there")
         await at.client.delete(GROUPS, "gone", "default")
         for key in (gone, there):
-            at.tell(key, status(Phase.RUNNING, running=1, waiting=0))
+            at.report_status(key, status(Phase.RUNNING, running=1, waiting=0))
         await until(lambda: at.numbers.writes == {"gone": 1, "written": 1})
 
 
-async def test_write_of_which_nobody_knows_is_tried_again_on_what_is_really_there() -> None:
+async def test_write_of_unknown_outcome_is_tried_again_on_what_is_really_there() -> None:
     asked: list[tuple[str, Any]] = []
     version = 5
 
@@ -481,10 +493,10 @@ async def test_write_of_which_nobody_knows_is_tried_again_on_what_is_really_ther
         meta = {"name": "train", "namespace": "default", "uid": "u", "resourceVersion": str(version)}
         return web.json_response({"metadata": meta, "spec": {}, "status": {"phase": "Pending"}})
 
-    async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
+    async with client_of(handle) as client, working(WriterFixture(client, QUICK)) as at:
         raw = await client.get(GROUPS, "train", "default", type=RawObject)
-        at.book.on_object_changed(DIALECT, raw)
-        at.tell(GangKey(DIALECT, "default", "train"), status(Phase.RUNNING, running=2, waiting=0))
+        at.registry.on_object_changed(DIALECT, raw)
+        at.report_status(GangKey(DIALECT, "default", "train"), status(Phase.RUNNING, running=2, waiting=0))
         await until(lambda: at.numbers.writes["written"])
     assert at.numbers.writes == {"failed": 1, "written": 1}
     wanted = {"status": {"phase": "Running", "running": 2}}
@@ -512,10 +524,10 @@ async def test_gang_whose_object_cannot_be_written_is_told_on_its_pods_and_in_ev
             meta |= {"name": "train-0", "uid": "p", "labels": {"scheduling.x-k8s.io/pod-group": "train"}}
         return web.json_response({"metadata": meta, "spec": {"schedulerName": "gpu-scheduler"}, "status": {}})
 
-    async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
-        at.book.on_object_changed(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
-        at.book.on_pod_changed(await client.get(PODS, "train-0", "default", type=PodObject))
-        at.tell(GangKey(DIALECT, "default", "train"), status(waiting=1))
+    async with client_of(handle) as client, working(WriterFixture(client, QUICK)) as at:
+        at.registry.on_object_changed(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
+        at.registry.on_pod_changed(await client.get(PODS, "train-0", "default", type=PodObject))
+        at.report_status(GangKey(DIALECT, "default", "train"), status(waiting=1))
         await until(lambda: asked.count("events") == 2 and "train-0" in asked and asked.count("train") > tries)
         before = asked.index("train-0")
     assert asked[:before].count("train") >= tries
@@ -541,12 +553,12 @@ async def test_gangs_whose_objects_may_not_be_written_keep_no_pod_from_being_tol
         return web.json_response({"metadata": meta, "spec": {"schedulerName": "gpu-scheduler"}, "status": {}})
 
     limits = Limits(writes=50, events=10_000, settle=0.01)
-    async with client_of(handle) as client, working(Desk(client, limits)) as at:
+    async with client_of(handle) as client, working(WriterFixture(client, limits)) as at:
         for name in (names := [f"g{number}" for number in range(40)]):
-            at.book.on_object_changed(DIALECT, await client.get(GROUPS, name, "default", type=RawObject))
-            at.book.on_pod_changed(await client.get(PODS, name, "default", type=PodObject))
+            at.registry.on_object_changed(DIALECT, await client.get(GROUPS, name, "default", type=RawObject))
+            at.registry.on_pod_changed(await client.get(PODS, name, "default", type=PodObject))
         for name in names:
-            at.tell(GangKey(DIALECT, "default", name), status(waiting=1))
+            at.report_status(GangKey(DIALECT, "default", name), status(waiting=1))
         await until(lambda: len(told) == 40)
 
 
@@ -564,42 +576,42 @@ async def test_object_that_could_not_be_written_for_days_is_written_once_it_can(
         meta: Json = {"name": "train", "namespace": "default", "uid": "u", "resourceVersion": "5"}
         return web.json_response({"metadata": meta, "spec": {}, "status": {}})
 
-    async with client_of(handle) as client, working(Desk(client, QUICK)) as at:
-        at.book.on_object_changed(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
+    async with client_of(handle) as client, working(WriterFixture(client, QUICK)) as at:
+        at.registry.on_object_changed(DIALECT, await client.get(GROUPS, "train", "default", type=RawObject))
         key = GangKey(DIALECT, "default", "train")
-        at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
+        at.report_status(key, status(Phase.RUNNING, running=2, waiting=0))
         at.writer._entries[key].failures = 1020
         await until(lambda: at.numbers.writes["written"])
     assert at.numbers.writes == {"refused": 20, "written": 1}
 
 
 async def test_gang_of_which_nothing_is_left_is_forgotten() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         made = await at.add_pod("solo", group="")
         key = GangKey("pod", "default", made.metadata.uid)
-        at.tell(key, status(waiting=1))
+        at.report_status(key, status(waiting=1))
         await until(lambda: at.condition("solo"))
-        at.book.on_pod_deleted(made)
-        at.tell(key, status(Phase.RUNNING, running=1, waiting=0))
+        at.registry.on_pod_deleted(made)
+        at.report_status(key, status(Phase.RUNNING, running=1, waiting=0))
         await until(lambda: key not in at.writer._entries)
 
 
-async def test_teller_goes_on_where_it_was_interrupted() -> None:
-    async with desk() as at:
+async def test_writer_goes_on_where_it_was_interrupted() -> None:
+    async with status_writer() as at:
         key = await at.add_group()
-        at.tell(key, status(Phase.RUNNING, running=1, waiting=0))
+        at.report_status(key, status(Phase.RUNNING, running=1, waiting=0))
         await asyncio.sleep(0)
         async with working(at):  # a second run beside the first, and gone again at once
-            at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
-        at.tell(key, status(Phase.RUNNING, running=3, waiting=0))
+            at.report_status(key, status(Phase.RUNNING, running=2, waiting=0))
+        at.report_status(key, status(Phase.RUNNING, running=3, waiting=0))
         await until(lambda: _group(at, "running", 3))
 
 
-async def test_teller_that_was_cleared_says_nothing_more() -> None:
-    async with desk(Limits(settle=0.1)) as at:
+async def test_writer_that_was_cleared_writes_nothing_more() -> None:
+    async with status_writer(Limits(settle=0.1)) as at:
         key = await at.add_group()
         await at.add_pod("train-0")
-        at.tell(key, status())
+        at.report_status(key, status())
         at.writer.clear()
         await asyncio.sleep(0.2)
         assert await at.events() == []
@@ -607,7 +619,7 @@ async def test_teller_that_was_cleared_says_nothing_more() -> None:
 
 
 async def test_gang_whose_reading_fails_does_not_stop_the_others() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         bad, good = await at.add_group("bad"), await at.add_group("good")
         look = at.writer._report
 
@@ -618,64 +630,64 @@ async def test_gang_whose_reading_fails_does_not_stop_the_others() -> None:
 
         at.writer._report = fail
         for key in (bad, good):
-            at.tell(key, status(Phase.RUNNING, running=2, waiting=0))
+            at.report_status(key, status(Phase.RUNNING, running=2, waiting=0))
         await until(lambda: at.numbers.writes["written"])
 
 
 async def test_entries_of_deleted_gangs_are_removed() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         alive = GangKey(LONE_POD, "default", (await at.add_pod("p", "")).metadata.uid)
-        at.tell(alive, status(Phase.RUNNING))
+        at.report_status(alive, status(Phase.RUNNING))
         for number in range(5000):
-            at.tell(GangKey(LONE_POD, "default", f"gone-{number}"), status(Phase.RUNNING))
+            at.report_status(GangKey(LONE_POD, "default", f"gone-{number}"), status(Phase.RUNNING))
         assert alive in at.writer._entries
         assert len(at.writer._entries) <= 2048
 
 
-async def _has_events(at: Desk, number: int) -> bool:
+async def _has_events(at: WriterFixture, number: int) -> bool:
     return len(await at.events()) >= number
 
 
-async def _last_event_says(at: Desk, text: str) -> bool:
+async def _last_event_says(at: WriterFixture, text: str) -> bool:
     events = await at.events()
     return bool(events) and events[-1][3].endswith(f": {text}")
 
 
-async def _counted_twice(at: Desk) -> bool:
+async def _counted_twice(at: WriterFixture) -> bool:
     return [row[4] for row in await at.events()] == [2, 2]
 
 
-async def _says(at: Desk, name: str, text: str) -> bool:
+async def _says(at: WriterFixture, name: str, text: str) -> bool:
     condition = await at.condition(name)
     return condition is not None and bool(condition["message"].endswith(f": {text}"))
 
 
-async def _group(at: Desk, field: str, value: object) -> bool:
+async def _group(at: WriterFixture, field: str, value: object) -> bool:
     found = await at.client.get(GROUPS, "train", "default", type=RawObject)
     return bool(found.status.get(field) == value)
 
 
-async def _notes(at: Desk, name: str) -> str | None:
+async def _notes(at: WriterFixture, name: str) -> str | None:
     found = await at.client.get(GROUPS, name, "default", type=RawObject)
     return (found.metadata.annotations or {}).get(NOTES)
 
 
-async def _no_notes(at: Desk, name: str) -> bool:
+async def _no_notes(at: WriterFixture, name: str) -> bool:
     return await _notes(at, name) is None
 
 
-async def _pod_note(at: Desk, name: str) -> str | None:
+async def _pod_note(at: WriterFixture, name: str) -> str | None:
     return ((await at.refresh(name)).metadata.annotations or {}).get(NOTES)
 
 
 async def test_a_pod_of_a_gang_with_reserved_slots_gets_a_normal_event() -> None:
-    async with desk() as at:
+    async with status_writer() as at:
         key = await at.add_group()
         await at.add_pod("train-0")
-        at.tell(key, status(Phase.RESERVED, notes=Notes(admitted_at=at.now), waiting=1))
+        at.report_status(key, status(Phase.RESERVED, notes=Notes(admitted_at=at.now), waiting=1))
         events = await until(lambda: _events_on(at, "Pod/train-0"))
         assert [event[1:3] for event in events] == [("Normal", "Reserved")]
 
 
-async def _events_on(at: Desk, name: str) -> list[tuple[str, str, str, str, int]]:
+async def _events_on(at: WriterFixture, name: str) -> list[tuple[str, str, str, str, int]]:
     return [event for event in await at.events() if event[0] == name]

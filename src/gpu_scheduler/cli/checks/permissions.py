@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES, WEBHOOK, WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, VOLCANO_QUEUES
 from gpu_scheduler.gangs.definitions import DEFINITIONS
 from gpu_scheduler.gangs.dialects import DIALECTS, choose_resources
 from gpu_scheduler.gangs.jobs import JOB_KINDS
@@ -113,25 +113,7 @@ def needed_permissions(served: Served, system: str) -> list[Permission]:
     gangs = [right for right in SCHEDULER_GANGS if (right.group, right.plural) in read]
     custom = [right for right in (*gangs, *SCHEDULER_JOBS, *SCHEDULER_QUEUES) if _is_served(right, served)]
     own = [right for right in SCHEDULER_OWN if right.group != PLACEMENTS.group or _is_served(right, served)]
-    return list(dict.fromkeys([*_expand((*SCHEDULER, *custom)), *_expand(own, system)]))
-
-
-def webhook_permissions(
-    system: str, secret: str = WEBHOOK_SECRET, configuration: str = WEBHOOK, *, own_certificate: bool = True
-) -> list[Permission]:
-    """Returns everything the webhook does; without a certificate of its own it only reads nodes."""
-    found = list(_expand(WEBHOOK_EVERYWHERE))
-    if own_certificate:
-        found += (one._replace(name=secret) for one in _expand(WEBHOOK_SECRETS, system))
-        found += (one._replace(name=configuration) for one in _expand(WEBHOOK_CONFIGURATIONS))
-    return found
-
-
-def operator_permissions(groups: Resource | None, system: str, *, install: bool = False) -> list[Permission]:
-    """Returns everything the operator does; with PodGroups of a kind where it creates gangs."""
-    rights = [*OPERATOR_EVERYWHERE, *OPERATOR_JOBS, *(operator_group_rights(groups) if groups is not None else ())]
-    rights += OPERATOR_DEFINITIONS if install else ()
-    return list(dict.fromkeys([*_expand(OPERATOR_OWN, system), *_expand(rights)]))
+    return list(dict.fromkeys([*expand((*SCHEDULER, *custom)), *expand(own, system)]))
 
 
 def gang_kinds(served: Served) -> list[Resource]:
@@ -139,7 +121,8 @@ def gang_kinds(served: Served) -> list[Resource]:
     return list(choose_resources(served.has).values())
 
 
-def _expand(rights: Iterable[Right], namespace: str = "") -> Iterator[Permission]:
+def expand(rights: Iterable[Right], namespace: str = "") -> Iterator[Permission]:
+    """Returns a permission for each verb of the rights."""
     for right in rights:
         for verb in right.verbs:
             yield Permission(right.group, right.plural, verb, right.subresource, namespace)

@@ -17,6 +17,7 @@ from gpu_scheduler.gangs.dialects import StatusMessage
 from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 from gpu_scheduler.scheduler.status.messages import describe
 from gpu_scheduler.scheduler.status.names import name_of_report
+from gpu_scheduler.scheduler.status.refusals import say_failure
 
 MAX_ESTIMATES = 16
 """The first gangs in the queue that get an estimated start, which takes a trial for each holder."""
@@ -129,7 +130,9 @@ def _line_of(engine: Engine, report: GangReport, now: float) -> GangLine:
 def message_about(report: GangReport) -> StatusMessage:
     """The message about a gang, or what the scheduler's next cycle does with it; empty where it simply runs."""
     if report.starts:
-        return StatusMessage("Fits", "fits now: it starts with the scheduler's next cycle.")
+        failure = say_failure(report)
+        again = f", or after a pause: {failure}" if failure else ""  # how long the scheduler waits is not known here
+        return StatusMessage("Fits", f"fits now: it starts with the scheduler's next cycle{again}.")
     if report.evicts:
         pods = count(report.evicts, "pod")
         return StatusMessage("Evicts", f"fits once {pods} of others are evicted, as the next cycle will decide.")
@@ -185,12 +188,14 @@ def _describe_hidden(number: int) -> str:
 
 def _draw_row(line: GangLine, now: float, *, namespaces: bool, ranked: bool, wide: bool) -> list[Text | str]:
     start = line.estimated_start
-    minimum = "?" if line.minimum is None else line.minimum
+    members = str(line.running + line.succeeded)
+    if line.minimum is not None or line.phase not in _ENDED:  # of an ended gang without an object it is of no interest
+        members += f"/{'?' if line.minimum is None else line.minimum}"
     row: list[Text | str] = [
         line.namespace if namespaces else "",
         Text(line.name, "bold" if line.phase in WAITING_PHASES else ""),
         Text(line.phase.value, STYLES.get(line.phase, "cyan")),
-        f"{line.running + line.succeeded}/{minimum}",
+        members,
         line.queue,
         str(line.priority) if ranked else "",
         draw_age(now - line.waiting_since) if line.waiting_since is not None else "",

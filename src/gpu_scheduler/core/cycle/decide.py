@@ -164,7 +164,9 @@ def _record_wait_start(state: State, record: GangRecord, facts: GangFacts, now: 
         # The creation times of the pods count, so that a new leader computes the same.
         record.waiting_since = min(now, max((pod.created for pod in facts.ready), default=now))
         if record.gang is not None and record.gang.timeout is not None:
-            state.schedule_timer(record.waiting_since + record.gang.timeout, record.key)
+            due = record.waiting_since + record.gang.timeout
+            record.timed_out = record.timed_out or (now >= due and facts.missing > 0)
+            state.schedule_timer(due, record.key)
         state.schedule_timer(record.waiting_since + state.config.drain_after, record.key)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.lifecycle import GangRecord
@@ -124,18 +124,18 @@ def _amount_of(shape: Shape, resource: str, devices: tuple[int, ...]) -> int:
     return dict(shape.request).get(resource, 0)
 
 
-# -- maps
+# -- GPU maps
 
 
 def blocked_entry(state: State, record: GangRecord) -> DeviceMap | None:
     """The first map entry of a waiting member whose devices others use, else the first of all."""
     waiting = [pod for pod in record.members.values() if pod.node is None and pod.uid not in state.ledger.binds]
     entries = [pod.shape.device_map for pod in waiting if pod.shape.device_map is not None]
-    held = (entry for entry in entries if any(entry_holders(state, entry)))
+    held = (entry for entry in entries if any(_entry_holders(state, entry)))
     return next(held, entries[0] if entries else None)
 
 
-def entry_holders(state: State, entry: DeviceMap) -> Iterator[Holder]:
+def _entry_holders(state: State, entry: DeviceMap) -> Iterator[Holder]:
     """Gangs and pods outside the map's group that use devices of an entry, each once."""
     seen = set()
     for node in state.cluster.named_by_map(entry.node):
@@ -149,9 +149,17 @@ def entry_holders(state: State, entry: DeviceMap) -> Iterator[Holder]:
                     yield holder
 
 
-def missing_devices(state: State, entry: DeviceMap) -> tuple[int, ...]:
+def _missing_devices(state: State, entry: DeviceMap) -> tuple[int, ...]:
     """The devices of a map entry that do not exist or are unhealthy."""
     table = state.cluster.table
     found = [node for name in state.cluster.named_by_map(entry.node) if (node := table.nodes[table.slots[name]])]
     usable = {index for node in found for index in range(node.gpus) if index not in node.unhealthy}
     return tuple(index for index in entry.devices if index not in usable)
+
+
+def report_entry(state: State, entry: DeviceMap | None, reader: str | None) -> dict[str, Any]:
+    """The fields of a report about the map entry that a gang waits for."""
+    if entry is None:
+        return {}
+    holders = tuple(hide_others(_entry_holders(state, entry), reader))
+    return {"entry": entry, "entry_holders": holders, "entry_missing": _missing_devices(state, entry)}

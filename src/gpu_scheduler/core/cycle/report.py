@@ -18,10 +18,9 @@ from gpu_scheduler.core.cycle.holders import (
     Holder,
     Scarce,
     blocked_entry,
-    entry_holders,
     hide_others,
     holders_of,
-    missing_devices,
+    report_entry,
     scarce_resource,
 )
 from gpu_scheduler.core.cycle.loans import Loan, loans_to
@@ -138,9 +137,11 @@ class Reporter:
             return None
         facts, status, starts, evicts = self._status_of(record)
         status = replace(status, refusal=self._refresh(record, status, facts, now))
+        last = self._last_refusal(record, status, facts, now)
+        refused = last or status.refusal
         line = self._line(now)
         gated = next((pod for pod in record.members.values() if pod.gates and pod.node is None), None)
-        reasons = {refusal.reason: refusal.subject for refusal in status.refusal.refusals} if status.refusal else {}
+        reasons = {refusal.reason: refusal.subject for refusal in refused.refusals} if refused is not None else {}
         used, most = _queue_use(state, record, reasons.get(Reason.QUOTA) or reasons.get(Reason.OVER_QUOTA))
         entry = blocked_entry(state, record) if reasons.keys() & _OF_MAP else None
         binds = state.ledger.binds
@@ -157,14 +158,12 @@ class Reporter:
             first_in_line=GangName.of(state, line.first).seen_from(reader) if line.first is not None else None,
             starts=starts,
             evicts=evicts,
-            holders=self._find_holders(record, status, now, reader),
-            loans=self._find_loans(record, status, facts, now),
+            holders=self._find_holders(record, refused, now, reader),
+            loans=self._find_loans(record, refused, facts, now),
             waiting_uids=frozenset(p.uid for p in record.members.values() if _waits(p) and p.uid not in binds),
             gate=gated.gates[0] if gated is not None else None,
             gated=gated.name if gated is not None else "",
-            entry=entry,
-            entry_holders=tuple(hide_others(entry_holders(state, entry), reader)) if entry is not None else (),
-            entry_missing=missing_devices(state, entry) if entry is not None else (),
+            **report_entry(state, entry, reader),
             levels=_other_levels(state, reasons[Reason.TOPOLOGY]) if Reason.TOPOLOGY in reasons else (),
             unknown_resource=_is_unknown(state, reasons.get(Reason.RESOURCE)),
             suggestion=_suggest(state, reasons),
@@ -174,7 +173,7 @@ class Reporter:
             hold_left=_hold_left(state, record, status, now),
             retry_left=max(0.0, record.not_before - now) if record.not_before > now else None,
             setback=record.setback,
-            last_refusal=self._last_refusal(record, status, facts, now),
+            last_refusal=last,
             failed=_last_failure(record),
             cause=next((d.delete.cause for uid in record.members if (d := state.ledger.deletes.get(uid))), None),
         )
@@ -195,10 +194,10 @@ class Reporter:
         state = self._state
         if not self.dry_run:
             facts = state.facts_of(record)
-            told = record.reported
-            if told is None:
-                told = status_of(record, facts, record.refusal or state.queue.refusal(record.key))
-            return facts, told, False, 0
+            status = record.reported
+            if status is None:
+                status = status_of(record, facts, record.refusal or state.queue.refusal(record.key))
+            return facts, status, False, 0
         ledger, gang = state.ledger, record.gang
         deletes = ledger.deletes
         evicting = [
@@ -268,11 +267,14 @@ class Reporter:
             self._order = (now, line)
         return line
 
-    def _find_holders(self, record: GangRecord, status: Status, now: float, reader: str | None) -> tuple[Holder, ...]:
-        scarce = scarce_resource(self._state, record, status.refusal)
+    def _find_holders(
+        self, record: GangRecord, refused: Unplaceable | None, now: float, reader: str | None
+    ) -> tuple[Holder, ...]:
+        scarce = scarce_resource(self._state, record, refused)
         if scarce is None:
             return ()
-        shared = not (record.reserved or status.running)  # what a gang holds itself is left out of its own answer
+        running = any(pod.live for pod in record.members.values())
+        shared = not (record.reserved or running)  # what a gang holds itself is left out of its own answer
 
         def all_holders() -> tuple[Holder, ...]:
             every = holders_of(self._state, record, scarce)
@@ -284,12 +286,14 @@ class Reporter:
 
         return _recent(self._seen_holders, (scarce, reader), now, largest) if shared else largest()
 
-    def _find_loans(self, record: GangRecord, status: Status, facts: GangFacts, now: float) -> tuple[Loan, ...]:
+    def _find_loans(
+        self, record: GangRecord, refused: Unplaceable | None, facts: GangFacts, now: float
+    ) -> tuple[Loan, ...]:
         """What other queues borrow of what the gang's queue is entitled to; gangs that ask for the same share it."""
-        if record.gang is None or scarce_resource(self._state, record, status.refusal) is None:
+        if record.gang is None or scarce_resource(self._state, record, refused) is None:
             return ()
-        shared = (status.refusal, self._state.queue.signature_of(record.key), bool(facts.ready))
-        return _recent(self._loans, shared, now, lambda: tuple(loans_to(self._state, record, status.refusal, now)))
+        shared = (refused, self._state.queue.signature_of(record.key), bool(facts.ready))
+        return _recent(self._loans, shared, now, lambda: tuple(loans_to(self._state, record, refused, now)))
 
     def _is_placed_on_paper(self, holder: Holder) -> bool:
         record = self._state.records.get(holder.gang) if holder.gang is not None else None

@@ -117,10 +117,9 @@ class QuotaTracker:
         found = self._charged.get(uid)
         return found.queue if found is not None else ""
 
-    def queue_of_gang(self, gang: GangKey) -> str | None:
-        """The queue that admitted the charged members of a gang; None if it has none."""
-        found = self._gangs.get(gang)
-        return found[0] if found is not None else None
+    def queue_of_gang(self, gang: GangKey, named: str) -> str:
+        """The queue that admitted the charged members of a gang; the one that it names if it has none."""
+        return self._gangs.get(gang, (named, 0))[0]
 
     def used(self, queue: str) -> Mapping[str, int]:
         """What a queue uses, GPUs in milli."""

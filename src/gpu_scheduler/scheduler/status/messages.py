@@ -126,7 +126,10 @@ def _more_waiting(report: GangReport) -> str:
     gate = report.gate
     if report.status.refusal is None:
         return f"{text}: {say_gate(gate, report.gated)}" if gate is not None else f"{text}."
-    return f"{text}: {say_refusal(report, report.status.refusal)[1]}"
+    why = say_refusal(report, report.status.refusal)[1]
+    if report.phase is Phase.HOLDING:
+        why = why.removeprefix(f"{say_failure(report)}; ")  # which is said already
+    return f"{text}: {why}"
 
 
 def _below(report: GangReport) -> str:

@@ -8,7 +8,7 @@ from gpu_scheduler.k8s.times import format_time
 
 
 def may_run(pod: PodObject) -> bool:
-    """Whether a pod has neither ended nor been told to."""
+    """Whether a pod has not ended and is not being deleted."""
     ended = pod.status.phase in (PodPhase.SUCCEEDED.value, PodPhase.FAILED.value)
     return not ended and pod.metadata.deletion_timestamp is None
 

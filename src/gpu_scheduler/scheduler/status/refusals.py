@@ -238,12 +238,14 @@ def _map_device(report: GangReport, reason: Reason) -> str:
 def _members_missing(report: GangReport, refusal: Refusal) -> str:
     status = report.status
     there = status.waiting + status.running + status.succeeded
+    leaving = sum(pod.deleting for pod in report.members)
+    gone = f" {count(leaving, 'pod')} {'is' if leaving == 1 else 'are'} being deleted." if leaving else ""
     if there + refusal.short_by == status.minimum:
-        return f"{there} of {count(status.minimum, 'pod')} exist; {refusal.short_by} more must be created."
+        return f"{there} of {count(status.minimum, 'pod')} exist; {refusal.short_by} more must be created.{gone}"
     roles = [f"{role.name} {role.minimum}" for role in report.gang.roles if role.minimum] if report.gang else []
     asked = f" Its roles ask for {join(roles, 5)}." if roles else ""
     short = f"{count(there, 'pod')} exist, but a role is short"
-    return f"{short}; {refusal.short_by} more must be created.{asked}"
+    return f"{short}; {refusal.short_by} more must be created.{asked}{gone}"
 
 
 def _gated(report: GangReport, refusal: Refusal) -> str:
@@ -290,7 +292,7 @@ def _back_off(report: GangReport, refusal: Refusal) -> str:
     if report.status.bind_refused:
         return f"the last start failed{say_bind_refused(report)}; {again}"
     if report.status.timed_out and report.last_refusal is not None:
-        return f"{say_refusal(report, report.last_refusal)[1].rstrip('.')}. In any case {again}"
+        return f"{say_refusal(report, report.last_refusal)[1].rstrip('.')}. {again[0].upper()}{again[1:]}"
     if report.status.timed_out:
         return again
     before = {

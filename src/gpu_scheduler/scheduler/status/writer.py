@@ -68,13 +68,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Entry:
-    """A gang as it was last reported, and the last `message`, written at `told_at`."""
+    """A gang as it was last reported, and the last `message`, written at `written_at`."""
 
     status: Status
     waits_since: float | None = None
     started: bool = False
     message: str = ""
-    told_at: float = 0.0
+    written_at: float = 0.0
     failures: int = 0
     unsure: bool = False
 
@@ -120,7 +120,7 @@ class StatusWriter:
 
     # -- reports
 
-    def tell(self, report: Report) -> None:
+    def report_status(self, report: Report) -> None:
         """Queues the status of a gang for writing."""
         key, status = report.key, report.status
         entry = self._entries.get(key)
@@ -154,9 +154,9 @@ class StatusWriter:
         """Records an Event on a pod: why it is deleted, and for which gang. The log also names other namespaces."""
         ref = ObjectReference(PODS.api_version, PODS.kind, delete.namespace, delete.name, delete.uid)
         why = say_deleted(delete.cause, winner).message
-        told = say_deleted(delete.cause, winner.seen_from(delete.namespace) if winner is not None else None)
-        _log.info("deleting a pod", pod=f"{delete.namespace}/{delete.name}", reason=told.reason, why=why)
-        self._recorder.record(ref, "Warning", told.reason, told.message)
+        message = say_deleted(delete.cause, winner.seen_from(delete.namespace) if winner is not None else None)
+        _log.info("deleting a pod", pod=f"{delete.namespace}/{delete.name}", reason=message.reason, why=why)
+        self._recorder.record(ref, "Warning", message.reason, message.message)
 
     def forget(self, key: GangKey) -> None:
         """Forgets a gang that is gone."""
@@ -226,23 +226,23 @@ class StatusWriter:
         report = self._report(key, now)
         if report is None or (all(pod.deleting for pod in report.members) and report.members):
             return  # it is going away: its last message stands
-        told = describe(replace(report, status=replace(status, refusal=report.refusal)))
-        wait = self._too_soon(entry, told.message, now)
+        message = describe(replace(report, status=replace(status, refusal=report.refusal)))
+        wait = self._too_soon(entry, message.message, now)
         if wait > 0:
-            told = told._replace(message=entry.message)
-        if subject is not None and not await self._write_subject(key, entry, subject, told):
+            message = message._replace(message=entry.message)
+        if subject is not None and not await self._write_subject(key, entry, subject, message):
             return
         news, entry.started = entry.started, False
         if wait > 0 and not news:
             self._queue.add_after(key, wait, Priority.NORMAL)
             return
-        if told.message != entry.message or now - entry.told_at >= self._limits.repeat or news:
-            self._record(key, status, told, news)
-            if news or without_numbers(told.message) != without_numbers(entry.message):
-                self._log_news(key, status, told, news)
-            entry.message, entry.told_at = told.message, now
+        if message.message != entry.message or now - entry.written_at >= self._limits.repeat or news:
+            self._record(key, status, message, news)
+            if news or without_numbers(message.message) != without_numbers(entry.message):
+                self._log_news(key, status, message, news)
+            entry.message, entry.written_at = message.message, now
         if status.phase in WAITING or (status.waiting and status.phase not in STARTING):
-            self._queue_pods(key, report, told.message, now)
+            self._queue_pods(key, report, message.message, now)
             # How much is free for it changes without its being decided anew.
             counts = report.refusal is not None and report.refusal.counts_members
             again = self._pause(entry) if counts else self._limits.repeat
@@ -252,20 +252,20 @@ class StatusWriter:
         """The delay of a message that differs only in its numbers."""
         if message == entry.message or without_numbers(message) != without_numbers(entry.message):
             return 0.0
-        return entry.told_at + self._pause(entry) - now
+        return entry.written_at + self._pause(entry) - now
 
     def _pause(self, entry: _Entry) -> float:
         """The period of updates of numbers: longer for gangs of many pods, which cost more writes."""
         return max(self._limits.again, 30 * entry.status.waiting / self._limits.writes)
 
-    async def _write_subject(self, key: GangKey, entry: _Entry, subject: Subject, told: StatusMessage) -> bool:
+    async def _write_subject(self, key: GangKey, entry: _Entry, subject: Subject, message: StatusMessage) -> bool:
         """Updates a gang's object, and retries later if that fails. Returns whether pods and Events may be written now.
 
         An object that cannot be written does not keep the message from pods and Events.
         """
         try:
             latest = await self._latest(key, entry, subject)
-            for patch in self._registry.encode(key, latest, entry.status, told, self._clock()):
+            for patch in self._registry.encode(key, latest, entry.status, message, self._clock()):
                 if patch.resource == PODS and entry.status.phase in STARTING:
                     continue  # a write would change the version for which the bind was decided
                 await self._rate_limiter.take(urgent=entry.status.notes != NO_NOTES)
@@ -284,8 +284,8 @@ class StatusWriter:
             if entry.failures in (1, 10):
                 _log.warning("status write failed", gang=str(key), tries=entry.failures, why=error.message)
             give_up = isinstance(error, Refused) or entry.failures >= _MAX_BLOCKING_FAILURES
-            lane = Priority.NORMAL if give_up else Priority.URGENT
-            self._queue.add_after(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), lane)
+            priority = Priority.NORMAL if give_up else Priority.URGENT
+            self._queue.add_after(key, backoff.exponential(entry.failures, _LONGEST_BACK_OFF), priority)
             return give_up
         return True
 
@@ -303,7 +303,7 @@ class StatusWriter:
 
     # -- Events
 
-    def _record(self, key: GangKey, status: Status, told: StatusMessage, started: bool) -> None:
+    def _record(self, key: GangKey, status: Status, message: StatusMessage, started: bool) -> None:
         """Records the Event about the gang: on its object, or on one of its pods where it has none. Waiting pods get an
         Event of their own anyway."""
         subject = self._registry.object_of(key)
@@ -321,14 +321,14 @@ class StatusWriter:
         if started:
             self._recorder.record(ref, "Normal", "Started", _name(key, kind, self._say_started(key)))
         if status.phase in _EVENTS:
-            self._recorder.record(ref, *_EVENTS[status.phase], _name(key, kind, told.message))
+            self._recorder.record(ref, *_EVENTS[status.phase], _name(key, kind, message.message))
         elif stuck:
-            self._recorder.record(ref, "Warning", "FailedBinding", _name(key, kind, told.message))
+            self._recorder.record(ref, "Warning", "FailedBinding", _name(key, kind, message.message))
 
-    def _log_news(self, key: GangKey, status: Status, told: StatusMessage, started: bool) -> None:
+    def _log_news(self, key: GangKey, status: Status, message: StatusMessage, started: bool) -> None:
         say = _log.debug if key.dialect == LONE_POD else _log.info
-        what, why = ("started", self._say_started(key)) if started else (status.phase.value, told.message)
-        say(what, gang=display_name(key), reason=told.reason, why=why)
+        what, why = ("started", self._say_started(key)) if started else (status.phase.value, message.message)
+        say(what, gang=display_name(key), reason=message.reason, why=why)
 
     def _say_started(self, key: GangKey) -> str:
         placed = [pod for pod in self._registry.members_of(key) if pod.spec.node_name and may_run(pod)]
