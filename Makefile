@@ -35,7 +35,7 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## Show in a minute what gangs are for: a lock, the same jobs as gangs, and a picture of both
+demo: $(READY) ## Show in a minute what gangs are for: a deadlock, the same jobs as gangs, and a picture of both
 	@$(BIN)/gpu-scheduler demo $(ARGS)
 
 test: $(READY) ## Run the tests; ARGS="-k gang -n 0" is handed to pytest
