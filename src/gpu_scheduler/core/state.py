@@ -49,7 +49,7 @@ class State:
         self.config = config
         self.cluster = Cluster(config.levels)
         # The same nodes with only permanent pods on them: what can fit at all.
-        self.empty = Cluster(config.levels)
+        self.empty = Cluster(config.levels, cached_shapes=64)
         self.empty_version = 0
         self.pods: dict[str, Pod] = {}
         self.records: dict[GangKey, GangRecord] = {}

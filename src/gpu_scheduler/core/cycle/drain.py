@@ -10,7 +10,7 @@ import numpy as np
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.diagnose import diagnose
-from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
+from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement, count_only
 from gpu_scheduler.core.placement.place import could_place, place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.placement.scoring import least_used
@@ -105,7 +105,7 @@ def place_on_empty(
     """The placement of the gang's minimum on the empty cluster, on the nodes with the least use now."""
     bid = make_bid(state, record, state.facts_of(record), now)
     minimum = Bid(
-        [replace(group, anchors=()) for group in bid.groups],
+        count_only(state.empty, [replace(group, anchors=()) for group in bid.groups]),
         bid.needed,
         bid.role_needs,
         bid.topology,
@@ -137,7 +137,8 @@ def fits_empty(state: State, bid: Bid) -> bool:
     key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
     version = _version_of_empty(state)
     if state.empty_fits.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
-        found = could_place(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology))
+        counted = count_only(state.empty, groups)
+        found = could_place(state.empty, Bid(counted, bid.needed, bid.role_needs, bid.topology))
         if len(state.empty_fits) > 4096:
             state.empty_fits.clear()
         state.empty_fits[key] = (version, found)
