@@ -31,6 +31,7 @@ class Config:
     hold: float = 300.0
     reserve: float = 300.0
     drain_after: float = 300.0
+    max_podless_drain: float = 21_600.0
     nominate: float = 600.0
     refused_for: float = 60.0
     quarantine: float = 30.0
@@ -70,6 +71,8 @@ class State:
         self.target_version: tuple[int, int] | None = None
         # Whether a drain has ended since the last gang was taken from the queue.
         self.drain_ended = False
+        # Queues and namespaces whose groups without pods get no drain target: the last one got nodes and no pods came.
+        self.barred_from_drains: dict[tuple[str, str], None] = {}
         self.live_priorities: dict[int, int] = {}
         # The lowest priority of gangs that became evictable: gangs that may preempt them are tried again.
         self.new_victim_priority: int | None = None
@@ -257,7 +260,7 @@ class State:
     def clear_target(self, record: GangRecord) -> None:
         """Ends the drain for a gang."""
         if record.notes.target:
-            record.update_notes(target=())
+            record.update_notes(target=(), target_since=None)
             self.changes |= Wake.FREED
         if self.target == record.key:
             self.target, self.drain_ended = None, True

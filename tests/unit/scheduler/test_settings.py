@@ -52,6 +52,7 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
         gpuResources: [amd.com/gpu]
         quarantineSeconds: 0
         maxGraceSeconds: 60
+        maxPodlessDrainSeconds: 90
         priorityClasses: {team-a: [low], "*": []}
         """,
     )
@@ -59,7 +60,7 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
     assert settings.scheduler_names == ("gpu-scheduler", "volcano")
     core = settings.core
     assert (core.hold, core.gangs, core.gpu_resources, core.quarantine) == (60.0, False, ("amd.com/gpu",), 0.0)
-    assert core.max_grace == 60.0
+    assert (core.max_grace, core.max_podless_drain) == (60.0, 90.0)
     assert settings.ceilings == Ceilings(60.0, {"team-a": frozenset({"low"}), "*": frozenset()})
     assert core.levels == (("zone", "topology.kubernetes.io/zone"), ("block", "example.com/block"))
 

@@ -201,7 +201,8 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
     if plain:
         what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology, g.whole) for g in bid.groups)
         needs = tuple(bid.role_needs.items())
-        signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, record.preempts)
+        own = (record.preempts, record.notes.target_since is not None)
+        signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, own)
     return QueuePosition(signature, priority, queue, record.gang.created)
 
 
