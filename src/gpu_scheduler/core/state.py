@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.core.cluster.cluster import Cluster
@@ -68,7 +69,9 @@ class State:
         # Admitted gangs whose slots have to be reserved again.
         self.reservations_to_renew: dict[GangKey, None] = {}
         self.target: GangKey | None = None
-        self.target_version: tuple[int, int] | None = None
+        self.target_version: Hashable = None
+        # What its owner needs of the nodes; belongs to cycle/let_in.py.
+        self.owner_needs: tuple[Hashable, Any] = (None, None)
         # Whether a drain has ended since the last gang was taken from the queue.
         self.drain_ended = False
         # Queues and namespaces whose groups without pods get no drain target: the last one got nodes and no pods came.

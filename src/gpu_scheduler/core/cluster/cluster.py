@@ -199,6 +199,13 @@ class Cluster:
         """The pods on a node."""
         return list(self._on_node.get(node, {}).values())
 
+    def withhold(self, slots: Ints, amounts: Ints) -> None:
+        """Takes amounts of every resource off the free capacity of nodes; negative amounts give it back."""
+        self._save(self.free, (slice(0, len(self.free)), slots))
+        self.free[: len(amounts), slots] -= amounts
+        for slot in slots.tolist():
+            self._touch(slot)
+
     def demand(self, shape: Shape) -> Demand:
         """The shape's request as rows of the resource table."""
         found = self._demands.get(shape)

@@ -17,6 +17,7 @@ from gpu_scheduler.core.cycle.drain import (
     note_admission,
     refuse_on_empty,
 )
+from gpu_scheduler.core.cycle.let_in import may_be_let_in, place_beside_owner
 from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate
 from gpu_scheduler.core.cycle.observe import end_quarantines, standby_cycle
 from gpu_scheduler.core.cycle.plan import CyclePlan
@@ -266,6 +267,9 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
     state.release_slots(record)
     refusal, bid = check_quota(state, record, bid)
     placement = place_gang(state.cluster, bid) if refusal is None else None
+    let_in = refusal is None and not placement and may_be_let_in(state, bid)
+    if let_in:
+        placement = place_beside_owner(state, bid, now) or placement
     if placement:
         _start(state, record, placement, now, plan)
         _renew_reservation(state, record, now, bid.excluded)
@@ -284,7 +288,9 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
             return
         elif (hindrance := refused_evictions(state, bid)) is not None:
             refused = replace(refused, refusals=(*refused.refusals, hindrance))
-    for key in state.queue.park(record.key, refused):
+    # Members of several kinds may find room beside the owner of a target when other pods lead to another arrangement.
+    also = Wake.POD_BOUND if let_in else Wake.NOTHING
+    for key in state.queue.park(record.key, refused, also):
         state.dirty[key] = None
 
 

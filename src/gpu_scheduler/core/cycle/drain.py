@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.diagnose import diagnose
@@ -41,7 +42,7 @@ def choose_target(state: State, now: float) -> GangKey | None:
             state.dirty[owner.key] = None
         head.update_notes(target=tuple(sorted({slot.node for _, slot in placement})), target_since=now)
         state.target = head.key
-        state.target_version = _version_of_empty(state)
+        state.target_version = _version_of_target(state, head)
         state.dirty[head.key] = None
         return head.key
     return None
@@ -59,13 +60,19 @@ def choose_target_after_drain(state: State, record: GangRecord, now: float) -> G
 
 def check_target(state: State, now: float) -> None:
     """Ends a drain whose target would not fit the gang even if only permanent pods were left on it."""
-    if state.target is None or state.target_version == _version_of_empty(state):
+    owner = state.records[state.target] if state.target is not None else None
+    if owner is None or state.target_version == _version_of_target(state, owner):
         return
-    owner = state.records[state.target]
-    state.target_version = _version_of_empty(state)
+    state.target_version = _version_of_target(state, owner)
+    state.changes |= Wake.FREED  # there may be room for other gangs beside the owner
     if not place_on_empty(state, owner, now, within=owner.notes.target):
         state.clear_target(owner)
         state.dirty[owner.key] = None
+
+
+def _version_of_target(state: State, owner: GangRecord) -> Hashable:
+    """The version of a target: it changes with the empty cluster and with what the owner requests."""
+    return _version_of_empty(state), _request(owner.bid, owner.bid.groups) if owner.bid is not None else None
 
 
 def _park_too_large(state: State, record: GangRecord, now: float) -> None:
@@ -166,9 +173,14 @@ def _version_of_empty(state: State) -> tuple[int, int]:
 
 
 def place_on_empty(
-    state: State, record: GangRecord, now: float, within: tuple[str, ...] | None = None
+    state: State,
+    record: GangRecord,
+    now: float,
+    within: tuple[str, ...] | None = None,
+    beside: Iterable[Usage] = (),
 ) -> Placement | None:
-    """The placement of the gang's minimum on the empty cluster, on the nodes with the least use now."""
+    """The placement of the gang's minimum on the empty cluster, `beside` some pods, on the nodes with the least use
+    now."""
     bid = make_bid(state, record, state.facts_of(record), now)
     minimum = Bid(
         count_only(state.empty, [replace(group, anchors=()) for group in bid.groups]),
@@ -182,6 +194,8 @@ def place_on_empty(
         minimum.excluded = np.ones(state.empty.table.size, bool)
         minimum.excluded[[slots[node] for node in within if node in slots]] = False
     with state.empty.trial():
+        for pod, node, devices, _ in beside:
+            state.empty.add(pod, node, devices)
         return place_gang(state.empty, minimum)
 
 
@@ -199,8 +213,7 @@ def refuse_on_empty(state: State, bid: Bid) -> Unplaceable:
 def fits_empty(state: State, bid: Bid) -> bool:
     """Whether the bid's minimum fits the empty cluster, which has only permanent pods."""
     groups = _without_anchors(bid)
-    what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
-    key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
+    key = _request(bid, groups)
     version = _version_of_empty(state)
     if state.empty_fits.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
         counted = count_only(state.empty, groups)
@@ -209,6 +222,12 @@ def fits_empty(state: State, bid: Bid) -> bool:
             state.empty_fits.clear()
         state.empty_fits[key] = (version, found)
     return state.empty_fits[key][1]
+
+
+def _request(bid: Bid, groups: list[MemberGroup]) -> Hashable:
+    """What the groups of a bid request together."""
+    what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
+    return what, bid.needed, tuple(bid.role_needs.items()), bid.topology
 
 
 def _without_anchors(bid: Bid) -> list[MemberGroup]:

@@ -140,7 +140,8 @@ def _ends_in_time(state: State, target: tuple[str, ...], facts: GangFacts, now: 
         return False
     ours = now + max(deadlines)
     there = [usage.pod for node in target for usage in state.cluster.pods_on(node) if not usage.pod.permanent]
-    ends = [enforced_end(state.pods.get(pod.uid, pod), now) for pod in there]
+    # The devices of a pod that vanished are free when its quarantine ends, whatever its deadline was.
+    ends = [state.quarantined.get(pod.uid, enforced_end(state.pods.get(pod.uid, pod), now)) for pod in there]
     # A target that has run empty only waits for its owner.
     return bool(ends) and all(end is not None and end >= ours for end in ends)
 
