@@ -271,7 +271,7 @@ EQUIVALENT = (
     Equivalent(
         "core/cycle/drain.py",
         "choose_target",
-        "state.target_version = _version_of_empty(state)",
+        "state.target_version = _version_of_target(state, head)",
         "pass",
         "the next cycle checks the target again with the same result",
     ),

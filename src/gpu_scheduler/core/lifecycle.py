@@ -92,7 +92,8 @@ class GangRecord:
     """The state of one gang in the engine. Only `members` and `gang` are observed; the rest can be derived again.
 
     `facts` and `bid` are as of the last refresh of the gang. `reserved` lists the uids of the placeholder pods on its
-    reserved slots. `reservation_unused` is set when a reservation expired before its members came.
+    reserved slots. `reservation_unused` is set when a reservation expired before its members came. `admitted_from` is
+    the queue and namespace of a gang that got slots before it had pods, until they come.
     """
 
     key: GangKey
@@ -110,6 +111,7 @@ class GangRecord:
     last_refusal: Unplaceable | None = None
     notes: Notes = NO_NOTES
     reservation_unused: bool = False
+    admitted_from: tuple[str, str] | None = None
     lost: list[LostMember] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     live_priority: int | None = None
@@ -126,7 +128,8 @@ class GangRecord:
 
     def update_notes(self, **changes: Any) -> None:
         """Replaces some of the notes."""
-        self.notes = replace(self.notes, **changes)
+        if any(getattr(self.notes, name) != value for name, value in changes.items()):
+            self.notes = replace(self.notes, **changes)
 
     @property
     def preempts(self) -> bool:

@@ -308,7 +308,8 @@ class Notes:
     """What a leader leaves on a gang's object for the next leader.
 
     Since when the gang is below its minimum and how many lost members have no replacement yet, when members without
-    pods were admitted, the slots it is nominated for and since when, and the nodes being drained for it.
+    pods were admitted, the slots it is nominated for and since when, and the nodes being drained for it and since when.
+    `target_since` without a `target` means that the drain lasted too long for a gang without pods.
     """
 
     below_since: float | None = None
@@ -317,6 +318,7 @@ class Notes:
     nomination: tuple[Slot, ...] = ()
     nominated_at: float | None = None
     target: tuple[str, ...] = ()
+    target_since: float | None = None
 
 
 NO_NOTES = Notes()

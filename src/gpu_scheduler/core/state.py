@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_scheduler.base import backoff
 from gpu_scheduler.core.cluster.cluster import Cluster
@@ -31,6 +32,7 @@ class Config:
     hold: float = 300.0
     reserve: float = 300.0
     drain_after: float = 300.0
+    max_podless_drain: float = 21_600.0
     nominate: float = 600.0
     refused_for: float = 60.0
     quarantine: float = 30.0
@@ -49,7 +51,7 @@ class State:
         self.config = config
         self.cluster = Cluster(config.levels)
         # The same nodes with only permanent pods on them: what can fit at all.
-        self.empty = Cluster(config.levels)
+        self.empty = Cluster(config.levels, cached_shapes=64)
         self.empty_version = 0
         self.pods: dict[str, Pod] = {}
         self.records: dict[GangKey, GangRecord] = {}
@@ -67,9 +69,13 @@ class State:
         # Admitted gangs whose slots have to be reserved again.
         self.reservations_to_renew: dict[GangKey, None] = {}
         self.target: GangKey | None = None
-        self.target_version: tuple[int, int] | None = None
+        self.target_version: Hashable = None
+        # What its owner needs of the nodes; belongs to cycle/let_in.py.
+        self.owner_needs: tuple[Hashable, Any] = (None, None)
         # Whether a drain has ended since the last gang was taken from the queue.
         self.drain_ended = False
+        # Queues and namespaces whose groups without pods get no drain target: the last one got nodes and no pods came.
+        self.barred_from_drains: dict[tuple[str, str], None] = {}
         self.live_priorities: dict[int, int] = {}
         # The lowest priority of gangs that became evictable: gangs that may preempt them are tried again.
         self.new_victim_priority: int | None = None
@@ -268,7 +274,7 @@ class State:
     def clear_target(self, record: GangRecord) -> None:
         """Ends the drain for a gang."""
         if record.notes.target:
-            record.update_notes(target=())
+            record.update_notes(target=(), target_since=None)
             self.changes |= Wake.FREED
         if self.target == record.key:
             self.target, self.drain_ended = None, True

@@ -26,6 +26,7 @@ class _WireNotes(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True
     nominated_at: float | None = None
     nomination: tuple[tuple[str, str, tuple[tuple[int, ...], ...]], ...] = ()
     target: tuple[str, ...] = ()
+    target_since: float | None = None
 
 
 _NOTHING = _WireNotes()
@@ -48,6 +49,7 @@ def with_notes(gang: Gang, annotations: Mapping[str, str] | None, part: str = ""
             nominated_at=notes.nominated_at,
             nomination=tuple(Slot(node, held, role) for node, role, runs in notes.nomination for held in runs),
             target=notes.target,
+            target_since=notes.target_since,
         ),
     )
 
@@ -80,6 +82,7 @@ def _notes_of(status: Status) -> _WireNotes:
         nominated_at=status.notes.nominated_at,
         nomination=tuple((node, role, tuple(slot.devices for slot in slots)) for (node, role), slots in runs),
         target=status.notes.target,
+        target_since=status.notes.target_since,
     )
 
 
@@ -91,7 +94,7 @@ def _write(notes: _WireNotes | dict[str, _WireNotes]) -> str | None:
     if len(text) > MAX_BYTES:
         every = notes if isinstance(notes, dict) else {"": notes}
         short = {
-            name: msgspec.structs.replace(found, nomination=(), nominated_at=None, target=())
+            name: msgspec.structs.replace(found, nomination=(), nominated_at=None, target=(), target_since=None)
             for name, found in every.items()
         }
         text = msgspec.json.encode(short if isinstance(notes, dict) else short[""])

@@ -42,6 +42,40 @@ def test_the_log_of_changes_is_trimmed_and_no_change_is_missed() -> None:
     assert capacity_of(cluster, whole(1)).total == 4
 
 
+def test_the_log_of_changes_is_trimmed_although_all_changes_are_trials() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 4)]))
+    for _ in range(5000):
+        with cluster.trial():
+            cluster.assume([pod("p", whole(1))], cluster.table.slots["n0"])
+    assert len(cluster.changes) < 5000
+    assert capacity_of(cluster, whole(1)).total == 4
+
+
+def test_what_is_withheld_within_a_trial_is_no_capacity_and_is_given_back() -> None:
+    cluster = build_cluster(Fleet([gpu_node("n0", 4), gpu_node("n1", 4)]))
+    slots = np.array([cluster.table.slots[name] for name in ("n0", "n1")])
+    amounts = np.zeros((cluster.row_of[GPU] + 1, 2), np.int64)
+    amounts[cluster.row_of[GPU]] = (1, 4)
+    with cluster.trial():
+        cluster.withhold(slots, amounts)
+        assert capacity_of(cluster, whole(1)).counts[slots].tolist() == [3, 0]
+    assert capacity_of(cluster, whole(1)).counts[slots].tolist() == [4, 4]
+    with cluster.trial() as trial:
+        cluster.withhold(slots, amounts)
+        cluster.assume([pod("p", whole(3))], int(slots[0]))
+        cluster.withhold(slots, -amounts)
+        trial.keep()
+    assert capacity_of(cluster, whole(1)).counts[slots].tolist() == [1, 4]
+
+
+def test_a_cluster_remembers_the_capacity_of_a_limited_number_of_shapes() -> None:
+    cluster = Cluster(cached_shapes=3)
+    cluster.put_node(gpu_node("n0", 4))
+    for gpus in (1, 2, 3, 4, 1):
+        assert capacity_of(cluster, whole(gpus)).total == 4 // gpus
+        assert len(cluster.capacity_cache) <= 3
+
+
 def test_a_resource_that_a_node_lost_has_no_capacity() -> None:
     licences = Shape(request=(("cpu", 1), ("example.com/licence", 1)))
     cluster = Cluster()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.core.events import Report
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Expected, Gang, GangKey, OnMemberLost, Pod, PodPhase, Queue, Role, Shape
+from gpu_scheduler.core.model import Expected, Gang, GangKey, HostPort, OnMemberLost, Pod, PodPhase, Queue, Role, Shape
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
 from tests.unit.core.world import (
@@ -296,7 +296,7 @@ def agent_on(node: str, gpus: int) -> Pod:
 
 def test_drain_ends_when_a_permanent_pod_takes_the_capacity_of_its_target() -> None:
     world, large = drained(2)
-    rival = world.start("b", 1, shape_of(0))
+    rival = world.start("b", 1, shape_of(0, host_ports=(HostPort(80),)))
     world.settle()
     assert world.bound(rival) == []
     world.create(agent_on("n0", 1))

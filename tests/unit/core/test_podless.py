@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Expected, Gang, Pod, Queue
 from gpu_scheduler.core.placement.place import could_place
-from gpu_scheduler.core.placement.placeholders import Placeholders, with_shape
+from gpu_scheduler.core.placement.placeholders import Copies, Placeholders, with_shape
 from gpu_scheduler.core.queueing.bid import check_quota, make_bid
 from gpu_scheduler.core.reasons import Reason
 from tests.unit.core.effort import effort_of
@@ -48,6 +48,16 @@ def test_placeholders_are_equal_pods_with_uids_of_their_own() -> None:
     assert [pod.shape for pod in with_shape(list(pods), shape_of(2))] == [shape_of(2)] * 3
 
 
+def test_copies_are_one_pod_several_times() -> None:
+    (pod,) = members(a_key("a"), 1)
+    copies = Copies(pod, 4)
+    assert list(copies) == [pod] * 4
+    assert (len(copies), copies[3], list(copies[1:3]), len(copies[2:])) == (4, pod, [pod] * 2, 2)
+    with pytest.raises(IndexError):
+        copies[4]
+    assert [one.shape for one in with_shape(copies, shape_of(2))] == [shape_of(2)] * 4
+
+
 def test_group_that_cannot_fit_is_refused_and_reported_without_a_pod_for_every_member(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -68,6 +78,22 @@ def test_group_that_cannot_fit_is_refused_and_reported_without_a_pod_for_every_m
         assert world.engine.explain(key, world.now) is not None
         assert Reason.TOO_LARGE in world.reasons(key)
     assert len(made) < 1000
+
+
+def test_group_that_fits_empty_nodes_gets_a_target_and_an_explanation_without_a_pod_for_every_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = a_world(*[8] * 50)
+    world.start("busy", 1, priority=1)
+    world.settle()
+    made = count_pods(monkeypatch)
+    key = a_key("roles")
+    roles = (Expected(shape_of(2), 1, "master"), Expected(shape_of(1), 398, "worker"))
+    world.submit(Gang(key, minimum=399, expected=roles))
+    world.pass_time(301)
+    assert world.gangs[key].notes.target == tuple(sorted(world.nodes))
+    assert world.engine.explain(key, world.now) is not None
+    assert len(made) < 100
 
 
 @pytest.mark.parametrize("queue", ["", "q"], ids=["without a limit", "with a limit"])

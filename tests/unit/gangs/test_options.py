@@ -134,15 +134,21 @@ def test_the_best_served_version_of_each_dialect_is_chosen() -> None:
 NOMINATION = (Slot("n1", (0, 1), "worker"), Slot("n1", (2, 3), "worker"), Slot("n2", (), "ps"), Slot("n1", (4,), ""))
 NOTED = status(
     Phase.NOMINATED,
-    notes=Notes(below_since=1.25, admitted_at=2.0, nominated_at=3.5, nomination=NOMINATION, target=("n1", "n2")),
+    notes=Notes(
+        below_since=1.25,
+        admitted_at=2.0,
+        nominated_at=3.5,
+        nomination=NOMINATION,
+        target=("n1", "n2"),
+        target_since=4.5,
+    ),
 )
 
 
 def test_notes_survive_a_round_trip() -> None:
     written = change_notes(None, NOTED)
     gang = with_notes(GANG, written)
-    assert (gang.notes.below_since, gang.notes.admitted_at, gang.notes.nominated_at) == (1.25, 2.0, 3.5)
-    assert (gang.notes.nomination, gang.notes.target) == (NOMINATION, ("n1", "n2"))
+    assert gang.notes == NOTED.notes
     assert change_notes(written, NOTED) == {}
 
 
@@ -178,6 +184,12 @@ def test_a_nomination_too_long_for_an_annotation_is_left_out() -> None:
     assert len(written[NOTES]) < MAX_BYTES
     assert with_notes(GANG, written).notes.nomination == ()
     assert with_notes(GANG, written).notes.below_since == 2.0
+
+
+def test_a_target_too_long_for_an_annotation_is_left_out_with_its_time() -> None:
+    target = tuple(f"node-{number}" for number in range(20_000))
+    written = change_notes(None, status(Phase.WAITING, notes=Notes(target=target, target_since=1.0, below_since=2.0)))
+    assert with_notes(GANG, written).notes == Notes(below_since=2.0)
 
 
 def test_a_nomination_of_ten_thousand_pods_on_full_nodes_fits() -> None:

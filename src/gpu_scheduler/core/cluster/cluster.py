@@ -78,13 +78,15 @@ class Cluster:
     """Nodes, the usage of pods on them, and the GPU table. The only writer of all three.
 
     A device in use counts once against the GPU row of its node, however many shares it carries; a pod with unrecorded
-    devices counts by its request. So a row is never overcommitted. `capacity_cache` belongs to placement/capacity.py.
+    devices counts by its request. So a row is never overcommitted. `capacity_cache` belongs to placement/capacity.py
+    and holds up to `cached_shapes`.
     """
 
-    def __init__(self, levels: Levels = DEFAULT_LEVELS) -> None:
+    def __init__(self, levels: Levels = DEFAULT_LEVELS, cached_shapes: int = 2048) -> None:
         self.table = NodeTable()
         self.topology = Topology(self.table, levels)
         self.capacity_cache: dict[Shape, Any] = {}
+        self.cached_shapes = cached_shapes
         self._journal: list[tuple[Any, Any, Any]] = []
         self._depth = 0
         size = self.table.size
@@ -207,6 +209,13 @@ class Cluster:
         """The pods on a node."""
         return list(self._on_node.get(node, {}).values())
 
+    def withhold(self, slots: Ints, amounts: Ints) -> None:
+        """Takes amounts of every resource off the free capacity of nodes; negative amounts give it back."""
+        self._save(self.free, (slice(0, len(self.free)), slots))
+        self.free[: len(amounts), slots] -= amounts
+        for slot in slots.tolist():
+            self._touch(slot)
+
     def demand(self, shape: Shape) -> Demand:
         """The shape's request as rows of the resource table."""
         found = self._demands.get(shape)
@@ -256,6 +265,7 @@ class Cluster:
         self._depth -= 1
         if self._depth == 0:
             self._journal.clear()
+            self._trim_changes()
 
     def _save(self, container: Any, key: Any) -> None:
         if self._depth:
@@ -271,7 +281,11 @@ class Cluster:
         self.changes.append(slot)
         if self._depth:
             self._journal.append((None, slot, None))
-        elif len(self.changes) > 4 * self.table.size + 4096:
+        else:
+            self._trim_changes()
+
+    def _trim_changes(self) -> None:
+        if len(self.changes) > 4 * self.table.size + 4096:
             self.dropped_changes += len(self.changes)
             self.changes.clear()
 

@@ -7,12 +7,17 @@ from dataclasses import replace
 
 from gpu_scheduler.core.cluster.node_table import Bools
 from gpu_scheduler.core.cycle.drain import (
+    bar_from_drains,
+    check_admission,
     check_target,
     choose_target,
     choose_target_after_drain,
+    expire_target,
     fits_empty,
+    note_admission,
     refuse_on_empty,
 )
+from gpu_scheduler.core.cycle.let_in import may_be_let_in, place_beside_owner
 from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate, reserve_nominated
 from gpu_scheduler.core.cycle.observe import end_quarantines, standby_cycle
 from gpu_scheduler.core.cycle.plan import CyclePlan
@@ -135,12 +140,14 @@ def _eviction_refusal(state: State, record: GangRecord) -> Unplaceable | None:
 
 def refresh_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) -> None:
     """Refreshes a changed gang: expires its deadlines, and adds it to the queue if it wants a decision."""
+    check_admission(state, record)
     if state.drop_if_empty(record):
         return
     facts = state.facts_of(record)
     state.track_live_priority(record, bool(facts.live) and not facts.in_flight)
     watch_minimum(state, record, facts, now, plan)
     _expire(state, record, facts, now)
+    expire_target(state, record, facts, now)
     record.refusal = _own_obstacle(state, record, facts, now)
     record.last_refusal = state.queue.refusal(record.key) or record.last_refusal
     _drop_stale_decisions(state, record, facts)
@@ -215,6 +222,8 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
         record.update_notes(admitted_at=None)
         facts.reserved = False
         record.reservation_unused = not facts.started and not ended
+        if record.reservation_unused and record.admitted_from is not None:
+            bar_from_drains(state, record.admitted_from)
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
         # A backoff does not count towards the timeout; a drain target depends on the total waiting time.
@@ -259,6 +268,9 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
     state.release_slots(record)
     refusal, bid = check_quota(state, record, bid)
     placement = place_gang(state.cluster, bid) if refusal is None else None
+    let_in = refusal is None and not placement and may_be_let_in(state, bid)
+    if let_in:
+        placement = place_beside_owner(state, bid, now) or placement
     if placement:
         _start(state, record, placement, now, plan)
         _renew_reservation(state, record, now, bid.excluded)
@@ -277,7 +289,9 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
             return
         elif (hindrance := refused_evictions(state, bid)) is not None:
             refused = replace(refused, refusals=(*refused.refusals, hindrance))
-    for key in state.queue.park(record.key, refused):
+    # Members of several kinds may find room beside the owner of a target when other pods lead to another arrangement.
+    also = Wake.POD_BOUND if let_in else Wake.NOTHING
+    for key in state.queue.park(record.key, refused, also):
         state.dirty[key] = None
 
 
@@ -309,6 +323,8 @@ def _start(state: State, record: GangRecord, placement: Placement, now: float, p
     if record.reserved and record.notes.admitted_at is None:
         record.update_notes(admitted_at=now)
         state.schedule_timer(now + state.config.reserve, record.key)
+        if len(record.reserved) == len(placement):
+            note_admission(state, record)
     if record.bid is None or len(placement) < record.bid.size:
         facts = state.facts_of(record)
         if facts.ready:
@@ -339,7 +355,10 @@ def _renew_reservation(state: State, record: GangRecord, now: float, excluded: B
     gang, admitted_at = record.gang, record.notes.admitted_at
     if gang is None or admitted_at is None or record.reserved or now >= admitted_at + state.config.reserve:
         return
-    have = state.facts_of(record).have_by_role
+    facts = state.facts_of(record)
+    if not facts.ready and not facts.started:
+        note_admission(state, record)
+    have = facts.have_by_role
     groups = expected_groups(record, [(e, e.count - have.get(e.role, 0)) for e in gang.expected])
     refusal, bid = check_quota(state, record, Bid(groups, 0, topology=gang.topology, excluded=excluded))
     placement = place_gang(state.cluster, bid) if groups and refusal is None else None

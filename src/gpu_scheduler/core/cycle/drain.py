@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from gpu_scheduler.core.lifecycle import GangRecord
+from gpu_scheduler.core.cluster.cluster import Usage
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.diagnose import diagnose
-from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
+from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement, count_only
 from gpu_scheduler.core.placement.place import could_place, place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.placement.scoring import least_used
 from gpu_scheduler.core.queueing.bid import has_unused_reservation, make_bid
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
+
+_MAX_BARRED = 4096
+"""How many queues and namespaces are remembered at most; the oldest are forgotten."""
 
 
 def choose_target(state: State, now: float) -> GangKey | None:
@@ -36,9 +40,9 @@ def choose_target(state: State, now: float) -> GangKey | None:
         if owner is not None:
             state.clear_target(owner)
             state.dirty[owner.key] = None
-        state.target_version = _version_of_empty(state)
-        head.update_notes(target=tuple(sorted({slot.node for _, slot in placement})))
+        head.update_notes(target=tuple(sorted({slot.node for _, slot in placement})), target_since=now)
         state.target = head.key
+        state.target_version = _version_of_target(state, head)
         state.dirty[head.key] = None
         return head.key
     return None
@@ -56,18 +60,19 @@ def choose_target_after_drain(state: State, record: GangRecord, now: float) -> G
 
 def check_target(state: State, now: float) -> None:
     """Ends a drain whose target would not fit the gang even if only permanent pods were left on it."""
-    if state.target is None or state.target_version == _version_of_empty(state):
+    owner = state.records[state.target] if state.target is not None else None
+    if owner is None or state.target_version == _version_of_target(state, owner):
         return
-    owner = state.records[state.target]
-    state.target_version = _version_of_empty(state)
+    state.target_version = _version_of_target(state, owner)
+    state.changes |= Wake.FREED  # there may be room for other gangs beside the owner
     if not place_on_empty(state, owner, now, within=owner.notes.target):
         state.clear_target(owner)
         state.dirty[owner.key] = None
 
 
-def _version_of_empty(state: State) -> tuple[int, int]:
-    """The version of the empty cluster: it changes with the nodes and with permanent pods on them."""
-    return state.empty.table.version, state.empty_version
+def _version_of_target(state: State, owner: GangRecord) -> Hashable:
+    """The version of a target: it changes with the empty cluster and with what the owner requests."""
+    return _version_of_empty(state), _request(owner.bid, owner.bid.groups) if owner.bid is not None else None
 
 
 def _park_too_large(state: State, record: GangRecord, now: float) -> None:
@@ -91,21 +96,95 @@ def _is_blocked(state: State, record: GangRecord, now: float) -> bool:
 
 
 def _waits_for_nodes(state: State, record: GangRecord) -> bool:
-    """Whether a gang waits for nodes (not for quota) to start (not to grow), without an unused reservation."""
+    """Whether a gang waits for nodes (not for quota) to start (not to grow), and may get a target for that."""
     refused = state.queue.refusal(record.key)
     if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
         return False
     facts = state.facts_of(record)
-    return facts.missing > 0 and not has_unused_reservation(record, facts)
+    return facts.missing > 0 and not has_unused_reservation(record, facts) and _may_drain(state, record, facts)
+
+
+# -- groups without pods
+
+
+def expire_target(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
+    """Ends a drain that has lasted too long for a gang without pods; it gets no other target until its pods exist."""
+    target, since = record.notes.target, record.notes.target_since
+    if not target and since is None:
+        return
+    if facts.ready or facts.started:
+        if not target:
+            record.update_notes(target_since=None)
+        return
+    if not target:
+        return
+    since = since if since is not None else now  # an earlier leader may not have noted it
+    record.update_notes(target_since=since)
+    if now < since + state.config.max_podless_drain:
+        state.schedule_timer(since + state.config.max_podless_drain, record.key)
+        return
+    state.clear_target(record)
+    record.update_notes(target_since=since)
+    bar_from_drains(state, (state.queue_of(record), record.key.namespace))
+
+
+def note_admission(state: State, record: GangRecord) -> None:
+    """Notes that slots are reserved for a gang without pods. Until its pods come, no other one of its queue and
+    namespace gets a target."""
+    if record.admitted_from is None:
+        record.admitted_from = state.queue_of(record), record.key.namespace
+        bar_from_drains(state, record.admitted_from)
+
+
+def check_admission(state: State, record: GangRecord) -> None:
+    """Allows targets again when the pods of an admitted gang have come, and not when its object is deleted before."""
+    if record.admitted_from is None:
+        return
+    facts = state.facts_of(record)
+    if facts.ready or facts.started:
+        state.barred_from_drains.pop(record.admitted_from, None)
+        record.admitted_from = None
+    elif record.gang is None:
+        bar_from_drains(state, record.admitted_from)
+        record.admitted_from = None
+
+
+def bar_from_drains(state: State, admitted_from: tuple[str, str]) -> None:
+    """Keeps targets from groups without pods of a queue and namespace, whatever their names."""
+    barred = state.barred_from_drains
+    barred[admitted_from] = None
+    if len(barred) > _MAX_BARRED:
+        del barred[next(iter(barred))]
+
+
+def _may_drain(state: State, record: GangRecord, facts: GangFacts) -> bool:
+    """Whether a gang may get a target: always if it has pods."""
+    if facts.ready:
+        return True
+    expired = record.notes.target_since is not None or state.config.max_podless_drain <= 0
+    return not expired and (state.queue_of(record), record.key.namespace) not in state.barred_from_drains
+
+
+# -- the empty cluster
+
+
+def _version_of_empty(state: State) -> tuple[int, int]:
+    """The version of the empty cluster: it changes with the nodes and with permanent pods on them."""
+    return state.empty.table.version, state.empty_version
 
 
 def place_on_empty(
-    state: State, record: GangRecord, now: float, within: tuple[str, ...] | None = None
+    state: State,
+    record: GangRecord,
+    now: float,
+    within: tuple[str, ...] | None = None,
+    beside: Iterable[Usage] = (),
 ) -> Placement | None:
-    """The placement of the gang's minimum on the empty cluster, on the nodes with the least use now."""
+    """The placement of the gang's minimum on the empty cluster, `beside` some pods, on the nodes with the least use
+    now."""
     bid = make_bid(state, record, state.facts_of(record), now)
     minimum = Bid(
-        [replace(group, anchors=()) for group in bid.groups],
+        count_only(state.empty, [replace(group, anchors=()) for group in bid.groups]),
         bid.needed,
         bid.role_needs,
         bid.topology,
@@ -116,6 +195,8 @@ def place_on_empty(
         minimum.excluded = np.ones(state.empty.table.size, bool)
         minimum.excluded[[slots[node] for node in within if node in slots]] = False
     with state.empty.trial():
+        for pod, node, devices, _ in beside:
+            state.empty.add(pod, node, devices)
         return place_gang(state.empty, minimum)
 
 
@@ -133,15 +214,21 @@ def refuse_on_empty(state: State, bid: Bid) -> Unplaceable:
 def fits_empty(state: State, bid: Bid) -> bool:
     """Whether the bid's minimum fits the empty cluster, which has only permanent pods."""
     groups = _without_anchors(bid)
-    what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
-    key = (what, bid.needed, tuple(bid.role_needs.items()), bid.topology)
+    key = _request(bid, groups)
     version = _version_of_empty(state)
     if state.empty_fits.get(key, (None, False))[0] != version or any(g.pods[0].shape.has_pod_terms for g in groups):
-        found = could_place(state.empty, Bid(groups, bid.needed, bid.role_needs, bid.topology))
+        counted = count_only(state.empty, groups)
+        found = could_place(state.empty, Bid(counted, bid.needed, bid.role_needs, bid.topology))
         if len(state.empty_fits) > 4096:
             state.empty_fits.clear()
         state.empty_fits[key] = (version, found)
     return state.empty_fits[key][1]
+
+
+def _request(bid: Bid, groups: list[MemberGroup]) -> Hashable:
+    """What the groups of a bid request together."""
+    what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology) for g in groups)
+    return what, bid.needed, tuple(bid.role_needs.items()), bid.topology
 
 
 def _without_anchors(bid: Bid) -> list[MemberGroup]:

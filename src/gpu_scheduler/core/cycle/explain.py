@@ -10,7 +10,7 @@ from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.report import GangReport
 from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import GangKey, Pod, Shape, Toleration
-from gpu_scheduler.core.placement.domains import Bid
+from gpu_scheduler.core.placement.domains import Bid, count_only
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.queueing.bid import enforced_end, make_bid
@@ -106,7 +106,9 @@ def _bid_to_try(state: State, report: GangReport, now: float) -> Bid | None:
         return None
     if not facts.ready and report.key not in state.queue:
         return None
-    return make_bid(state, record, facts, now)  # which asks where slots are kept
+    bid = make_bid(state, record, facts, now)  # which asks where slots are kept
+    bid.groups = count_only(state.cluster, bid.groups)
+    return bid
 
 
 def _is_refused_by_queue(refused: Unplaceable | None) -> bool:

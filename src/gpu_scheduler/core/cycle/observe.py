@@ -297,6 +297,7 @@ def _adopt_notes(state: State, now: float) -> None:
             below_since=_not_after(record.notes.below_since, now),
             admitted_at=_not_after(record.notes.admitted_at, now),
             nominated_at=_not_after(record.notes.nominated_at, now),
+            target_since=_not_after(record.notes.target_since, now),
         )
         adopt_losses(record)
         if record.notes.nomination:
@@ -307,7 +308,7 @@ def _adopt_notes(state: State, now: float) -> None:
             state.schedule_timer(record.notes.admitted_at + config.reserve, key)
     owners = sorted((r for r in state.records.values() if r.notes.target), key=lambda r: (-r.priority, r.key))
     for other in owners[1:]:
-        other.update_notes(target=())
+        other.update_notes(target=(), target_since=None)
     state.target = owners[0].key if owners else None
 
 

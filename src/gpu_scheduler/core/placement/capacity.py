@@ -9,7 +9,6 @@ from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Shape
 from gpu_scheduler.core.placement.fit import capacity_at, capacity_on, is_simple, may_use
 
-_CACHE_SIZE = 2048
 _FEW = 8
 """Up to this many nodes plain numbers are faster than arrays."""
 
@@ -61,7 +60,7 @@ def capacity_of(cluster: Cluster, shape: Shape) -> Capacity:
     """The current capacity for a shape. The arrays are the cache itself: read them, do not write."""
     found: Capacity | None = cluster.capacity_cache.get(shape)
     if found is None:
-        if len(cluster.capacity_cache) >= _CACHE_SIZE:
+        if len(cluster.capacity_cache) >= cluster.cached_shapes:
             del cluster.capacity_cache[next(iter(cluster.capacity_cache))]
         found = cluster.capacity_cache[shape] = Capacity(shape)
     found.refresh(cluster)

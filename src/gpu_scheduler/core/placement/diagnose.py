@@ -12,7 +12,7 @@ from gpu_scheduler.core.cluster.cluster import Cluster
 from gpu_scheduler.core.cluster.node_table import Bools, Ints
 from gpu_scheduler.core.model import Pod, Shape
 from gpu_scheduler.core.placement.capacity import capacity_of
-from gpu_scheduler.core.placement.domains import Bid, Counts, MemberGroup
+from gpu_scheduler.core.placement.domains import Bid, Counts, MemberGroup, count_only
 from gpu_scheduler.core.placement.fit import may_use, pod_refusals, refusals
 from gpu_scheduler.core.placement.place import minimum_counts, place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable
@@ -54,7 +54,8 @@ def count_shortfall(cluster: Cluster, bid: Bid, refused: Unplaceable) -> Unplace
         return refused
     groups = [replace(g, pods=g.pods[:w], whole=False) for g, w in zip(bid.groups, wanted, strict=True) if w]
     with cluster.trial():
-        placed = place_gang(cluster, replace(bid, groups=groups, needed=0, role_needs={})) or ()
+        counted = count_only(cluster, groups)
+        placed = place_gang(cluster, replace(bid, groups=counted, needed=0, role_needs={})) or ()
         left = _count_shapes(groups)
         left.subtract(pod.shape for pod, _ in placed)
         refusals = _shared_shortage(cluster, groups, left, refused)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -15,6 +15,7 @@ from gpu_scheduler.core.cluster.topology import NODE
 from gpu_scheduler.core.model import Pod, Shape, Slot, TopologyRule
 from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.placement.distribute import cap_nodes
+from gpu_scheduler.core.placement.placeholders import Copies
 
 MAX_DOMAINS = 64
 """How many domains of a level are tried for one gang before the next level, or the refusal "not found yet"."""
@@ -57,6 +58,14 @@ class Bid:
     def shapes(self) -> list[tuple[Shape, int]]:
         """The shape and the number of members of every group."""
         return [(group.pods[0].shape, len(group.pods)) for group in self.groups]
+
+
+def count_only(cluster: Cluster, groups: list[MemberGroup]) -> list[MemberGroup]:
+    """The groups with copies of one pod instead of equal pods, unless rules between pods tell them apart: enough for
+    a trial whose pods are not kept."""
+    if cluster.pod_counts.anti_affinity_matches() or any(group.pods[0].shape.has_pod_terms for group in groups):
+        return groups
+    return [replace(group, pods=Copies(group.pods[0], len(group.pods))) for group in groups]
 
 
 Placement = list[tuple[Pod, Slot]]

@@ -47,7 +47,7 @@ def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
             found = _place_counts(cluster, bid, counts)
             if found is not None:
                 if counts != everyone:
-                    found += _add_surplus(cluster, bid, found)
+                    found += _add_surplus(cluster, bid, counts, found)
                 trial.keep()
                 return found
     return None
@@ -297,14 +297,12 @@ def _search_limit(cluster: Cluster) -> int:
     return max(64, min(4000, 100_000 // cluster.table.size))
 
 
-def _add_surplus(cluster: Cluster, bid: Bid, placed: Placement) -> Placement:
-    """Places as many members beyond the minimum as fit next to the placed ones."""
+def _add_surplus(cluster: Cluster, bid: Bid, counts: Counts, placed: Placement) -> Placement:
+    """Places as many members beyond the minimum as fit next to the placed ones: the first `counts` of each group."""
     within = nodes_for_surplus(cluster, bid, placed)
-    done = {pod.uid for pod, _ in placed}
     more: Placement = []
-    for group in bid.groups:
-        # The first pods of a group are placed first.
-        left = group.pods[next((i for i, pod in enumerate(group.pods) if pod.uid not in done), len(group.pods)) :]
+    for group, count in zip(bid.groups, counts, strict=True):
+        left = group.pods[count:]
         if not left:
             continue
         rest = MemberGroup(group.role, left, group.topology, group.anchors)

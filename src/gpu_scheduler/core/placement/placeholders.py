@@ -1,12 +1,16 @@
-"""Placeholders: equal pods that do not exist, as a count. Only those that get a slot are ever made."""
+"""Equal pods as a count: placeholders for pods that do not exist, and copies of one pod for trials."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import overload
 
 from gpu_scheduler.core.model import Pod, Shape
+
+_NO_LABELS: Mapping[str, str] = {}
+"""One mapping for all: there may be thousands of placeholders."""
 
 
 class Placeholders(Sequence[Pod]):
@@ -41,14 +45,44 @@ class Placeholders(Sequence[Pod]):
         return self._like(shape, self._numbers)
 
     def _make(self, number: int) -> Pod:
-        return Pod(f"{self._stem}/{number}", self._namespace, self._name, self._shape, role=self._role)
+        uid = f"{self._stem}/{number}"
+        return Pod(uid, self._namespace, self._name, self._shape, _NO_LABELS, _NO_LABELS, role=self._role)
 
     def _like(self, shape: Shape, numbers: range) -> Placeholders:
         return Placeholders(self._stem, self._namespace, self._name, shape, self._role, numbers)
 
 
+class Copies(Sequence[Pod]):
+    """One pod several times: enough for a trial that asks whether and where equal pods fit, and no pod is made."""
+
+    __slots__ = ("_count", "_pod")
+
+    def __init__(self, pod: Pod, count: int) -> None:
+        self._pod, self._count = pod, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Pod: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Copies: ...
+
+    def __getitem__(self, index: int | slice) -> Pod | Copies:
+        found = range(self._count)[index]
+        return self._pod if isinstance(found, int) else Copies(self._pod, len(found))
+
+    def __iter__(self) -> Iterator[Pod]:
+        return repeat(self._pod, self._count)
+
+    def with_shape(self, shape: Shape) -> Copies:
+        """The same number of pods with another shape."""
+        return Copies(replace(self._pod, shape=shape), self._count)
+
+
 def with_shape(pods: Sequence[Pod], shape: Shape) -> Sequence[Pod]:
     """Pods of one shape, with another shape instead."""
-    if isinstance(pods, Placeholders):
+    if isinstance(pods, Placeholders | Copies):
         return pods.with_shape(shape)
     return [replace(pod, shape=shape) for pod in pods]

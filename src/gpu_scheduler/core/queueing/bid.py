@@ -140,7 +140,8 @@ def _ends_in_time(state: State, target: tuple[str, ...], facts: GangFacts, now: 
         return False
     ours = now + max(deadlines)
     there = [usage.pod for node in target for usage in state.cluster.pods_on(node) if not usage.pod.permanent]
-    ends = [enforced_end(state.pods.get(pod.uid, pod), now) for pod in there]
+    # The devices of a pod that vanished are free when its quarantine ends, whatever its deadline was.
+    ends = [state.quarantined.get(pod.uid, enforced_end(state.pods.get(pod.uid, pod), now)) for pod in there]
     # A target that has run empty only waits for its owner.
     return bool(ends) and all(end is not None and end >= ours for end in ends)
 
@@ -201,7 +202,8 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
     if plain:
         what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology, g.whole) for g in bid.groups)
         needs = tuple(bid.role_needs.items())
-        signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, record.preempts)
+        own = (record.preempts, record.notes.target_since is not None)
+        signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, own)
     return QueuePosition(signature, priority, queue, record.gang.created)
 
 

@@ -58,10 +58,12 @@ def rank(key: GangKey, position: QueuePosition, share: float = 0.0) -> Rank:
 
 @dataclass(slots=True)
 class EquivalenceClass:
-    """Gangs with one signature, oldest first. The class is parked while `refused` is set, otherwise it is ready."""
+    """Gangs with one signature, oldest first. The class is parked while `refused` is set, otherwise it is ready;
+    `wakes` are the changes that make it ready again."""
 
     gangs: list[tuple[float, GangKey]] = field(default_factory=list)
     refused: Unplaceable | None = None
+    wakes: Wake = Wake.NOTHING
     last_refusal: Unplaceable | None = None
 
 
@@ -112,11 +114,13 @@ class GangQueue:
         elif index == 0 and equals.refused is None:
             self._push(equals)
 
-    def park(self, key: GangKey, refused: Unplaceable) -> list[GangKey]:
-        """Parks the whole class of a refused gang; returns the gangs of the class whose refusal is not reported yet."""
+    def park(self, key: GangKey, refused: Unplaceable, also: Wake = Wake.NOTHING) -> list[GangKey]:
+        """Parks the whole class of a refused gang until one of the changes that could cure it, or those in `also`;
+        returns the gangs of the class whose refusal is not reported yet."""
         equals = self._classes[self._positions[key].signature]
         news = [key] if equals.last_refusal is not None else [k for _, k in equals.gangs]
         equals.refused = equals.last_refusal = refused
+        equals.wakes = refused.wake_on | also
         return news
 
     def refusal(self, key: GangKey) -> Unplaceable | None:
@@ -132,7 +136,7 @@ class GangQueue:
     def wake(self, changes: Wake, helps: Callable[[GangKey, Unplaceable], bool]) -> None:
         """Makes the parked classes ready that a change can help; `helps` gets the first gang and its refusal."""
         for equals in list(self._classes.values()):
-            if equals.refused is None or not equals.refused.wake_on & changes:
+            if equals.refused is None or not equals.wakes & changes:
                 continue
             if changes & Wake.NODE or helps(equals.gangs[0][1], equals.refused):
                 self._make_ready(equals)
@@ -153,7 +157,7 @@ class GangQueue:
     def parked(self, changes: Wake) -> Iterator[GangKey]:
         """The first gang of every class that waits for one of these changes."""
         for equals in list(self._classes.values()):
-            if equals.refused is not None and equals.refused.wake_on & changes:
+            if equals.refused is not None and equals.wakes & changes:
                 yield equals.gangs[0][1]
 
     def _make_ready(self, equals: EquivalenceClass) -> None:
