@@ -92,8 +92,9 @@ class GangRecord:
     """The state of one gang in the engine. Only `members` and `gang` are observed; the rest can be derived again.
 
     `facts` and `bid` are as of the last refresh of the gang. `reserved` lists the uids of the placeholder pods on its
-    reserved slots. `reservation_unused` is set when a reservation expired before its members came. `admitted_from` is
-    the queue and namespace of a gang that got slots before it had pods, until they come.
+    reserved slots, and `unplaced` those of lost members that keep their charge without a slot. `reservation_unused` is
+    set when a reservation expired before its members came. `admitted_from` is the queue and namespace of a gang that
+    got slots before it had pods, until they come.
     """
 
     key: GangKey
@@ -114,6 +115,7 @@ class GangRecord:
     admitted_from: tuple[str, str] | None = None
     lost: list[LostMember] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
     live_priority: int | None = None
     reported: Status | None = None
     facts: GangFacts | None = None

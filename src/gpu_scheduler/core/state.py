@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,12 +264,18 @@ class State:
         kept = [self.cluster.usage[uid] for uid in record.reserved]
         return [(usage.pod, Slot(usage.node, usage.devices, usage.pod.role)) for usage in kept]
 
+    def keep_charges(self, record: GangRecord, pods: Sequence[Pod]) -> None:
+        """Charges placeholders for which there is no slot; `release_slots` refunds them."""
+        self.quota.charge(pods, self.queue_of(record))
+        record.unplaced += [pod.uid for pod in pods]
+
     def release_slots(self, record: GangRecord) -> None:
-        """Releases the reserved slots of a gang."""
+        """Releases the reserved slots of a gang, and the charges that it keeps."""
         for uid in record.reserved:
             self.cluster.forget(uid)
+        for uid in (*record.reserved, *record.unplaced):
             self.quota.refund(uid)
-        record.reserved = []
+        record.reserved, record.unplaced = [], []
 
     def clear_target(self, record: GangRecord) -> None:
         """Ends the drain for a gang."""

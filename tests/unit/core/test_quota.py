@@ -66,6 +66,18 @@ def test_reclaim_never_pushes_a_queue_below_its_quota() -> None:
     assert world.bound(lender) == []
 
 
+def test_victims_of_one_reclaim_together_never_push_their_queue_below_its_quota() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("lender", quota={GPU: 3}))
+    world.put_queue(Queue("borrower", quota={GPU: 2}))
+    borrowers = [world.start(f"x{i}", 1, queue="borrower") for i in range(4)]
+    world.settle()
+    lender = world.start("a", 3, queue="lender")
+    world.settle()
+    assert sum(len(world.bound(key)) for key in borrowers) == 4
+    assert world.bound(lender) == []
+
+
 def test_reclaim_and_preemption_together_never_push_a_queue_below_its_quota() -> None:
     world = a_world(4)
     world.put_queue(Queue("lender", quota={GPU: 4}))

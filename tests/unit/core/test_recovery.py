@@ -288,6 +288,15 @@ def test_gang_may_set_its_own_hold() -> None:
     assert world.bound(key) == []
 
 
+def test_gang_with_a_hold_of_zero_seconds_restarts_at_once() -> None:
+    world = a_world(2)
+    key = world.start("a", 2, hold=0.0)
+    world.settle()
+    world.lose("a-1")
+    world.settle(controllers=False)
+    assert world.bound(key) == []
+
+
 def test_gang_with_policy_restart_restarts_at_once() -> None:
     world = a_world(2)
     key = world.start("a", 2, on_member_lost=OnMemberLost.RESTART)

@@ -118,6 +118,20 @@ def test_bind_without_an_answer_is_given_up_after_three_minutes(seconds: float, 
     assert bool(sent(effects, RaiseAttempt)) is given_up
 
 
+@pytest.mark.parametrize("between", [BindFailure.UNKNOWN, BindFailure.MOVED])
+def test_bind_is_given_up_only_if_it_is_refused_all_the_time(between: BindFailure) -> None:
+    world = a_world(4)
+    start_binding(world, 1)
+    refuse_bind(world, "a-0")
+    refuse_bind(world, "a-0", between)
+    world.now += 60.0
+    refuse_bind(world, "a-0")
+    assert not world.engine.state.ledger.binds["a-0"].given_up
+    world.now += 60.0
+    refuse_bind(world, "a-0")
+    assert world.engine.state.ledger.binds["a-0"].given_up
+
+
 def test_gang_whose_binds_fail_for_days_is_still_tried() -> None:
     world = a_world(4)
     key = world.start("bad", 1, namespace=BROKEN)

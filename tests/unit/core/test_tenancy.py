@@ -129,6 +129,44 @@ def test_member_like_the_lost_one_is_placed_before_a_larger_one_that_waits() -> 
     assert gpus_of(world, key) == 2
 
 
+def test_one_lost_member_has_one_replacement_that_is_no_admission() -> None:
+    world = a_limited_world(8, 2)
+    key = world.start("a", 2, queue="q", controlled=False)
+    world.settle()
+    world.end("a-1", PodPhase.FAILED)
+    world.change_gang(key, minimum=3)
+    world.settle()
+    world.now += 120
+    for name in ("first", "second"):
+        world.create(a_pod(name, gang=key))
+        world.settle()
+    assert (gpus_of(world, key), used(world, "q")) == (2, 2)
+
+
+def test_lost_member_stays_charged_although_no_node_has_room_for_its_slot() -> None:
+    world = a_world(2, 2, 2)
+    world.put_queue(Queue("q", limit={GPU: 4}))
+    key = world.start("a", 2, shape_of(2), queue="q", controlled=False)
+    world.start("b", 1)
+    world.settle()
+    lost = world.bound(key)[1]
+    assert lost.node is not None
+    world.change_node(lost.node, ready=False)
+    world.end(lost.uid, PodPhase.FAILED)
+    world.settle()
+    other = world.start("c", 1, queue="q")
+    world.settle()
+    assert (gpus_of(world, other), used(world, "q")) == (0, 4)
+    world.change_node(lost.node, ready=True)
+    world.now += 120
+    add(world, key, 1, gpus=2)
+    world.settle()
+    assert (gpus_of(world, key), used(world, "q")) == (4, 4)
+    world.finish(key)
+    world.settle()
+    assert (gpus_of(world, other), used(world, "q")) == (1, 1)
+
+
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_replacement_that_is_charged_as_the_lost_member_was_is_no_admission(gpus: int) -> None:
     """Lowering a limit evicts nothing: a lost member is replaced although the queue is above its limit now."""

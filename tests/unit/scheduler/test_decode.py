@@ -112,8 +112,9 @@ def test_static_pods_and_bound_daemon_pods_of_other_schedulers_are_permanent() -
 
 
 def test_pods_of_ours_are_never_permanent_whatever_they_claim_to_be() -> None:
-    assert not decode(pod(nodeName="n", annotations={"kubernetes.io/config.mirror": "x"})).permanent
-    assert not decode(pod(nodeName="n", meta=owned_by("DaemonSet"))).permanent
+    static = decode(pod(nodeName="n", annotations={"kubernetes.io/config.mirror": "x"}))
+    daemon = decode(pod(nodeName="n", meta=owned_by("DaemonSet")))
+    assert (static.ours, static.permanent, daemon.ours, daemon.permanent) == (True, False, True, False)
 
 
 def test_queue_that_a_bind_recorded_is_read_from_bound_pods_only() -> None:

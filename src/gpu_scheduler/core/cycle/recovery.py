@@ -164,7 +164,7 @@ def _replacements(record: GangRecord, facts: GangFacts) -> list[Pod]:
 
 
 def _hold_lost_slots(state: State, record: GangRecord, held: list[Slot]) -> None:
-    """Reserves slots of the lost shapes for lost members that have no replacement yet.
+    """Reserves slots of the lost shapes for lost members that have no replacement yet; all of them stay charged.
 
     `held` are the slots that were reserved for the gang so far and are not in use again.
     """
@@ -187,6 +187,8 @@ def _hold_lost_slots(state: State, record: GangRecord, held: list[Slot]) -> None
         bid.anchors = tuple(pod.node for pod in facts.live if pod.node is not None)
         reserved += place_gang(state.cluster, bid) or []
     state.mark_reserved(record, reserved)
+    # Otherwise the queue would admit other gangs, and the replacement would exceed its limit.
+    state.keep_charges(record, _without(absent, reserved))
 
 
 def _absent_members(state: State, record: GangRecord, facts: GangFacts) -> list[Pod]:
