@@ -27,7 +27,9 @@ from gpu_scheduler.core.state import Config
 
 GPU = "nvidia.com/gpu"
 GIB = 1 << 30
-OPEN = Config(max_open_binds=1_000_000, max_binds_at_once=1_000_000, max_open_commits=100_000)
+OPEN = Config(
+    max_open_binds=1_000_000, max_binds_at_once=1_000_000, max_open_commits=100_000, max_cycle_work=1_000_000_000
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,8 @@ GANGS = (
         "A drain target goes to the next gang of equal priority",
         "with backfill and unknown run times large gangs never start",
         "src/gpu_scheduler/core/cycle/drain.py",
-        "head.priority <= owner.priority",
-        "head.priority < owner.priority",
+        "owner is None or record.priority > owner.priority",
+        "owner is None or record.priority >= owner.priority",
         (DRAIN,),
     ),
     Bug(

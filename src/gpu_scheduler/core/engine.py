@@ -66,8 +66,8 @@ class Engine:
 
     @property
     def has_changes(self) -> bool:
-        """Whether gangs changed since the last cycle."""
-        return bool(self.state.dirty)
+        """Whether another cycle is due: gangs changed since the last one, or it did not try them all."""
+        return bool(self.state.dirty) or self.state.unfinished
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes in one event. What it returns carries on decisions already made; new ones are made in `run_cycle`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -94,7 +94,8 @@ class GangRecord:
     `facts` and `bid` are as of the last refresh of the gang. `reserved` lists the uids of the placeholder pods on its
     reserved slots, and `unplaced` those of lost members that keep their charge without a slot. `reservation_unused` is
     set when a reservation expired before its members came. `admitted_from` is the queue and namespace of a gang that
-    got slots before it had pods, until they come.
+    got slots before it had pods, until they come. `unfit_version` is the version of the empty cluster and of the
+    request for which no drain target was found.
     """
 
     key: GangKey
@@ -113,6 +114,7 @@ class GangRecord:
     notes: Notes = NO_NOTES
     reservation_unused: bool = False
     admitted_from: tuple[str, str] | None = None
+    unfit_version: Hashable = None
     lost: list[LostMember] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     unplaced: list[str] = field(default_factory=list)

@@ -14,6 +14,7 @@ from gpu_scheduler.core.cycle.ledger import Ledger
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Setback, collect_facts
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Slot
 from gpu_scheduler.core.placement.capacity import capacity_of
+from gpu_scheduler.core.queueing.budget import CycleBudget
 from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.queueing.quota import QuotaTracker
 from gpu_scheduler.core.reasons import Unplaceable, Wake
@@ -42,6 +43,8 @@ class Config:
     max_open_binds: int = 2000
     max_binds_at_once: int = 500
     max_open_commits: int = 500
+    max_cycle_work: int = 20_000
+    max_podless_shapes: int = 32
 
 
 class State:
@@ -56,6 +59,9 @@ class State:
         self.pods: dict[str, Pod] = {}
         self.records: dict[GangKey, GangRecord] = {}
         self.queue = GangQueue()
+        self.budget = CycleBudget(config.max_cycle_work, config.max_podless_shapes)
+        # Whether the last cycle ended before every ready gang was tried, and the next one can go on.
+        self.unfinished = False
         self.quota = QuotaTracker(config.gpu_resources)
         self.ledger = Ledger()
         self.leading = False
@@ -182,6 +188,11 @@ class State:
             return True
         return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
 
+    def might_start(self, key: GangKey, refused: Unplaceable) -> bool:
+        """`could_start` as far as it is known without a look at all nodes for every shape."""
+        known = self.cluster.capacity_cache
+        return any(shape not in known for shape, _ in refused.short) or self.could_start(key, refused)
+
     def note_new_victim(self, priority: int) -> None:
         """Notes that a gang of this priority has become evictable."""
         known = self.new_victim_priority
@@ -298,6 +309,11 @@ class State:
         """Removes a node."""
         self.cluster.remove_node(name)
         self.empty.remove_node(name)
+
+    @property
+    def work(self) -> int:
+        """The work that placements took so far, in steps: see `Cluster.note_work`."""
+        return self.cluster.work + self.empty.work
 
     def totals(self) -> Mapping[str, int]:
         """The allocatable amount of every resource in the whole cluster."""

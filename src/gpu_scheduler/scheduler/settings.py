@@ -90,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reserve: Seconds = _field("reserveSeconds", _CORE.reserve)
     drain_after: Seconds = _field("drainAfterSeconds", _CORE.drain_after)
     max_podless_drain: Seconds = _field("maxPodlessDrainSeconds", _CORE.max_podless_drain)
+    max_podless_shapes: Count = _CORE.max_podless_shapes
     nominate: PositiveSeconds = _field("nominateSeconds", _CORE.nominate)
     refused_for: Seconds = _field("refusedForSeconds", _CORE.refused_for)
     quarantine: Seconds = _field("quarantineSeconds", _CORE.quarantine)
@@ -119,6 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             reserve=self.reserve,
             drain_after=self.drain_after,
             max_podless_drain=self.max_podless_drain,
+            max_podless_shapes=self.max_podless_shapes,
             nominate=self.nominate,
             refused_for=self.refused_for,
             quarantine=self.quarantine,

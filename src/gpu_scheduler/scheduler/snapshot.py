@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.commit.quarantines import decode_quarantines
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import Handler, make_translator, optional_kinds, required_kinds
+
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
         _handle_added(handler, found)
         if resource == NODES:
             nodes = {node.metadata.name: node for node in found}
-    engine, now = Engine(settings.core, dry_run=True), time.time()
+    whole_queue = replace(settings.core, max_cycle_work=_NO_LIMIT, max_podless_shapes=_NO_LIMIT)
+    engine, now = Engine(whole_queue, dry_run=True), time.time()
     for event in translator.take_events():
         engine.handle(event, now)
     for quarantined in decode_quarantines(lease.quarantined if lease is not None else ""):

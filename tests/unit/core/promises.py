@@ -222,8 +222,8 @@ class Promises:
         """L1: a gang that is parked until a change would be refused again if it were tried now."""
         engine, now = self.world.engine, self.world.now
         state, due = engine.state, engine.next_timer()
-        unsettled = state.dirty or state.changes or state.new_victim_priority is not None or state.ledger.uncommitted
-        if not state.leading or unsettled or (due is not None and due <= now):
+        unsettled = engine.has_changes or state.changes or state.new_victim_priority is not None
+        if not state.leading or unsettled or state.ledger.uncommitted or (due is not None and due <= now):
             return
         again = deepcopy(engine)
         again.state.queue.wake(~Wake.NOTHING, lambda *_: True)

@@ -10,11 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.core.cluster.cluster import Cluster
+from gpu_scheduler.core.cycle import drain
 from gpu_scheduler.core.events import Report
-from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Expected, Gang, GangKey, HostPort, OnMemberLost, Pod, PodPhase, Queue, Role, Shape
+from gpu_scheduler.core.lifecycle import GangRecord, Phase
+from gpu_scheduler.core.model import (
+    HOSTNAME,
+    Expected,
+    Gang,
+    GangKey,
+    HostPort,
+    OnMemberLost,
+    Pod,
+    PodPhase,
+    PodTerm,
+    Queue,
+    Role,
+    Shape,
+)
+from gpu_scheduler.core.placement.domains import Bid, Placement
+from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.selectors import labels_equal
+from gpu_scheduler.core.state import Config, State
+from tests.unit.core.clusters import apps
 from tests.unit.core.world import (
     GPU,
     NAMESPACE,
@@ -633,3 +652,64 @@ def test_expected_members_without_an_enforced_end_do_not_enter_a_target(driver: 
     world.submit(Gang(key, minimum=1, expected=(Expected(shape_of(1), 2, "worker"),)), *pods)
     world.settle()
     assert (world.bound(key), world.phase(key) is Phase.RESERVED) == ([], False)
+
+
+def count_searches(monkeypatch: pytest.MonkeyPatch) -> list[GangKey]:
+    """The gangs for which a target is searched from now on."""
+    found: list[GangKey] = []
+    search = drain.place_on_empty
+
+    def counted(state: State, record: GangRecord, *rest: Any, **changes: Any) -> Placement | None:
+        found.append(record.key)
+        return search(state, record, *rest, **changes)
+
+    monkeypatch.setattr(drain, "place_on_empty", counted)
+    return found
+
+
+def alone(world: World, name: str, priority: int = 0) -> GangKey:
+    """Starts a gang that waits for a pod that does not exist, and would fit empty nodes otherwise."""
+    shape = shape_of(1, affinity=(PodTerm(apps("missing"), HOSTNAME),))
+    return world.start(name, 1, shape, priority=priority)
+
+
+def test_target_is_not_searched_again_until_nodes_or_the_request_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(Config(), a_node("n0", 2, labels={HOSTNAME: "n0"}))
+    world.create(a_pod("occupant", shape_of(2)))
+    world.settle()
+    key = alone(world, "a")
+    searched = count_searches(monkeypatch)
+    world.pass_time(301)
+    assert searched == [key]
+    for number in range(5):
+        world.start(f"more-{number}", 1, shape_of(2), priority=-1 - number)
+        world.settle()
+    assert searched == [key]
+    world.put_node(a_node("n1", 0, labels={HOSTNAME: "n1"}))
+    world.settle()
+    assert searched == [key] * 2
+
+
+def test_cycle_whose_work_is_used_up_searches_a_target_for_one_gang_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(Config(), a_node("n0", 2, labels={HOSTNAME: "n0"}))
+    world.create(a_pod("occupant", shape_of(2), priority=9))
+    world.settle()
+    keys = [alone(world, f"a{number}", 5 - number) for number in range(3)]
+    large = world.start("large", 1, shape_of(2))
+    world.pass_time(299)
+    searched = count_searches(monkeypatch)
+    state = world.engine.state
+    monkeypatch.setattr(state.budget, "has_work_left", lambda _: False)
+    chosen = [drain.choose_target(state, world.now + 2) for _ in range(4)]
+    assert (searched, chosen) == ([*keys, large], [None, None, None, large])
+
+
+def test_least_use_of_nodes_does_not_decide_whether_a_gang_gets_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_preferences(cluster: Cluster, bid: Bid) -> Placement | None:
+        return None if bid.tie_break is not None else place_gang(cluster, bid)
+
+    monkeypatch.setattr(drain, "place_gang", refuse_preferences)
+    _, large = drained(2)
+    assert large == a_key("large")

@@ -32,6 +32,7 @@ from gpu_scheduler.core.model import (
     Role,
     Shape,
 )
+from gpu_scheduler.core.state import Config
 from tests.unit.core.promises import Promises
 from tests.unit.core.world import (
     GPU,
@@ -56,6 +57,11 @@ SHAPES = [
     shape_of(0),
     share_of(500),
     Shape(request=(("cpu", 1000),), device_map=DeviceMap("n0", (0,), "x")),
+]
+CONFIGS = [
+    Config(),
+    Config(max_cycle_work=20, max_podless_shapes=1),
+    Config(max_podless_drain=100.0, drain_after=30.0),
 ]
 QUEUES = ["", "", "a", "b", "missing"]
 turns = st.integers(0, 50)
@@ -107,7 +113,7 @@ class FaultyWorld(RuleBasedStateMachine):
 
     @initialize(pick=st.randoms(use_true_random=False))
     def begin(self, pick: Random) -> None:
-        self.world = World()
+        self.world = World(pick.choice(CONFIGS))
         self.promises = Promises(self.world)
         self.lost_nodes: dict[str, Any] = {}
         self.number = 0

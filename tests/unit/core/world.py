@@ -451,7 +451,7 @@ class World:
             self.run_kubelets()
             if controllers:
                 self.run_controllers()
-            if quiet and not self.streams:
+            if quiet and not self.streams and not self.engine.has_changes:
                 return
         raise AssertionError("the engine and the world never settle")
 

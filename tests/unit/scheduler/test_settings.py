@@ -55,6 +55,7 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
         maxHoldSeconds: 90
         maxGangMembers: 64
         maxPodlessDrainSeconds: 90
+        maxPodlessShapes: 7
         priorityClasses: {team-a: [low], "*": []}
         """,
     )
@@ -62,7 +63,7 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
     assert settings.scheduler_names == ("gpu-scheduler", "volcano")
     core = settings.core
     assert (core.hold, core.gangs, core.gpu_resources, core.quarantine) == (60.0, False, ("amd.com/gpu",), 0.0)
-    assert (core.max_grace, core.max_podless_drain) == (60.0, 90.0)
+    assert (core.max_grace, core.max_podless_drain, core.max_podless_shapes) == (60.0, 90.0, 7)
     assert settings.ceilings == Ceilings(60.0, {"team-a": frozenset({"low"}), "*": frozenset()}, 90.0, 64)
     assert core.levels == (("zone", "topology.kubernetes.io/zone"), ("block", "example.com/block"))
 

@@ -44,6 +44,7 @@ from gpu_scheduler.core.state import State
 
 def run_cycle(state: State, now: float) -> list[Effect]:
     """Decides everything that can be decided now. Each numbered step relies on the ones before it."""
+    state.unfinished = False
     if not state.leading:
         standby_cycle(state, now)
         return []
@@ -70,22 +71,20 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     for record in _by_priority(state, state.reservations_to_renew):
         _renew_reservation(state, record, now, excluded_nodes(state, record, state.facts_of(record), now))
     state.reservations_to_renew.clear()
-    # 4. The queue in order, until no ready gang is left.
-    state.queue.wake(state.changes | Wake.TURN, state.could_start)
+    # 4. The queue in order, until no ready gang is left or the work of the cycle is used up.
+    state.queue.wake(state.changes | Wake.TURN, state.might_start)
     state.changes = Wake.NOTHING
     if state.new_victim_priority is not None:
         state.queue.wake(Wake.FREED, state.could_evict_new_victims)
         state.new_victim_priority = None
-    drained_for = None
-    while plan.accepts_more and (first := _next_gang(state)) is not None:
-        schedule_gang(state, state.records[first], now, plan)
-        drained_for = choose_target_after_drain(state, state.records[first], now) or drained_for
+    drained_for = _try_queue(state, now, plan)
     # 5. A drain target for the first gang that has waited too long.
     drained_for = choose_target(state, now) or drained_for
     # 6. One commit for all decisions, and a report for every gang whose status changed.
     commit = plan.commit()
     if commit is not None:
         effects.append(commit)
+    state.unfinished = plan.accepts_more and (state.queue.has_ready or not state.budget.has_work_left(state.work))
     effects += [Release(sequence) for sequence in state.ledger.finished()]
     effects += _report_changes(state, dict.fromkeys((*seen, *state.dirty)))
     state.dirty.clear()
@@ -94,12 +93,28 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     return effects
 
 
+def _try_queue(state: State, now: float, plan: CyclePlan) -> GangKey | None:
+    """Tries the ready gangs in order until the work of the cycle is used up; returns the gang that got a target."""
+    budget, drained_for = state.budget, None
+    budget.begin_cycle(state.work)
+    while plan.accepts_more and budget.has_work_left(before := state.work) and (first := _next_gang(state)) is not None:
+        position = state.queue.position_of(first)
+        decided = schedule_gang(state, state.records[first], now, plan)
+        if position.flow.podless or not decided:
+            budget.note(position, state.work - before, refused=not decided)
+        drained_for = choose_target_after_drain(state, state.records[first], now) or drained_for
+    return drained_for
+
+
 def _next_gang(state: State) -> GangKey | None:
     """The next gang of the queue. After a drain, parked gangs that wait for capacity are tried again first."""
     if state.drain_ended and state.target is None:
         state.queue.wake(Wake.FREED, lambda *_: True)
     state.drain_ended = False
-    return state.queue.pop(state.share)
+    first = state.queue.pop(state.share, state.budget.waits)
+    if first is None and state.budget.end_round():
+        first = state.queue.pop(state.share, state.budget.waits)
+    return first
 
 
 def _by_priority(state: State, keys: Iterable[GangKey]) -> list[GangRecord]:
@@ -178,7 +193,7 @@ def _record_wait_start(state: State, record: GangRecord, facts: GangFacts, now: 
 
 
 def _enqueue(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
-    record.facts, record.bid = facts, make_bid(state, record, facts, now)
+    record.facts, record.bid, record.unfit_version = facts, make_bid(state, record, facts, now), None
     state.queue.add(record.key, queue_position(state, record, facts, record.bid))
 
 
@@ -217,6 +232,7 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
     ended = (facts.succeeded or facts.failed) and not (facts.started or facts.ready or facts.gated)
     if record.notes.admitted_at is not None and (ended or now >= record.notes.admitted_at + config.reserve):
         if record.reserved and record.key not in state.broken:
+            state.budget.spend_in_advance(len(record.reserved))
             state.release_slots(record)
             state.changes |= Wake.FREED
         record.update_notes(admitted_at=None)
@@ -250,18 +266,19 @@ def _drop_stale_decisions(state: State, record: GangRecord, facts: GangFacts) ->
 # -- one gang of the queue
 
 
-def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) -> None:
-    """Starts a gang, or nominates it, or parks it with the refusal."""
+def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) -> bool:
+    """Starts a gang, or nominates it, or parks it with the refusal; False if it is parked."""
+    state.cluster.work += 1
     last = state.queue.refusal(record.key)
     if yields_turn(state, record, now, plan):
         state.queue.park(record.key, YIELDS_TURN)
         if last != YIELDS_TURN:
             state.dirty[record.key] = None
             state.schedule_timer(next_turn(state, now), record.key)
-        return
+        return False
     if last is not None and not _worth_retrying(state, record, last):
         state.queue.park(record.key, last)
-        return
+        return False
     state.dirty[record.key] = None
     facts, bid = _current_bid(state, record, now)
     reserved = state.reserved_slots(record)
@@ -274,7 +291,7 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
     if placement:
         _start(state, record, placement, now, plan)
         _renew_reservation(state, record, now, bid.excluded)
-        return
+        return True
     state.reserve_slots(record, reserved)
     if refusal is not None:
         state.clear_target(record)
@@ -286,13 +303,14 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
             state.clear_target(record)
             refused = refuse_on_empty(state, bid)
         elif nominate(state, record, facts, bid, now, plan):
-            return
+            return True
         elif (hindrance := refused_evictions(state, bid)) is not None:
             refused = replace(refused, refusals=(*refused.refusals, hindrance))
     # Members of several kinds may find room beside the owner of a target when other pods lead to another arrangement.
     also = Wake.POD_BOUND if let_in else Wake.NOTHING
     for key in state.queue.park(record.key, refused, also):
         state.dirty[key] = None
+    return False
 
 
 def _worth_retrying(state: State, record: GangRecord, last: Unplaceable) -> bool:

@@ -30,13 +30,14 @@ def choose_target(state: State, now: float) -> GangKey | None:
     Only a gang of strictly higher priority that has waited too long itself takes over an existing target.
     """
     owner = state.records[state.target] if state.target is not None else None
-    for head in _blocked_heads(state, now):
-        if owner is not None and head.priority <= owner.priority:
-            return None
+    for head in _blocked_heads(state, now, owner):
         placement = place_on_empty(state, head, now)
         if not placement:
+            head.unfit_version = _version_of_target(state, head)
             _park_too_large(state, head, now)
-            continue
+            if state.budget.has_work_left(state.work):
+                continue
+            return None
         if owner is not None:
             state.clear_target(owner)
             state.dirty[owner.key] = None
@@ -82,10 +83,12 @@ def _park_too_large(state: State, record: GangRecord, now: float) -> None:
         state.dirty.update(dict.fromkeys(state.queue.park(record.key, refuse_on_empty(state, bid))))
 
 
-def _blocked_heads(state: State, now: float) -> list[GangRecord]:
-    """The gangs that have waited too long for running gangs, in the order in which they get a target."""
+def _blocked_heads(state: State, now: float, owner: GangRecord | None) -> list[GangRecord]:
+    """The gangs that have waited too long for running gangs and may take a target from its owner, in the order in which
+    they get one."""
     parked = (state.records[key] for key in state.queue.parked(Wake.FREED))
-    heads = [record for record in parked if _is_blocked(state, record, now)]
+    rivals = (record for record in parked if owner is None or record.priority > owner.priority)
+    heads = [record for record in rivals if _is_blocked(state, record, now)]
     return sorted(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
 
 
@@ -99,6 +102,8 @@ def _waits_for_nodes(state: State, record: GangRecord) -> bool:
     """Whether a gang waits for nodes (not for quota) to start (not to grow), and may get a target for that."""
     refused = state.queue.refusal(record.key)
     if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
+        return False
+    if record.unfit_version is not None and record.unfit_version == _version_of_target(state, record):
         return False
     facts = state.facts_of(record)
     return facts.missing > 0 and not has_unused_reservation(record, facts) and _may_drain(state, record, facts)
@@ -197,7 +202,8 @@ def place_on_empty(
     with state.empty.trial():
         for pod, node, devices, _ in beside:
             state.empty.add(pod, node, devices)
-        return place_gang(state.empty, minimum)
+        # Which nodes are used least must not decide whether the gang fits at all.
+        return place_gang(state.empty, minimum) or place_gang(state.empty, replace(minimum, tie_break=None))
 
 
 def bid_on_empty(bid: Bid) -> Bid:

@@ -31,6 +31,7 @@ class Capacity:
         seen = self._position - cluster.dropped_changes
         changes = cluster.changes
         if self._version != cluster.table.version or seen < 0:
+            cluster.note_work()
             everywhere = cluster.table.everywhere
             self._version = cluster.table.version
             self._allowed = may_use(cluster, self._shape, everywhere)

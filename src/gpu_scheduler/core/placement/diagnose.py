@@ -23,6 +23,7 @@ _MAX_COUNTED = 4096
 
 def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
     """The refusals of a bid that was just found unplaceable, the most informative first."""
+    cluster.note_work()
     wanted = _wanted(cluster, bid)
     free = [_free_capacity(cluster, group.pods[0], bid.excluded) for group in bid.groups]
     fitting = sum(min(int(f.sum()), w) for f, w in zip(free, wanted, strict=True))

@@ -229,6 +229,7 @@ def _fill_group(
     """Places and assumes interchangeable members by shares per node."""
     pod = group.pods[0]
     capacity = capacity_of(cluster, pod.shape)
+    cluster.note_work()
     if capacity.total < wanted:
         return None
     counts = capacity.counts if within is None else np.where(within, capacity.counts, 0)
@@ -239,6 +240,7 @@ def _fill_group(
         return None
     placed: Placement = []
     waiting = iter(group.pods)
+    cluster.work += wanted
     for slot, share in shares:
         pods = [next(waiting) for _ in range(share)]
         node = cluster.table.name(slot)

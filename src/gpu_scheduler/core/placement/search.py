@@ -116,6 +116,7 @@ class _Search:
         if different or cluster.pod_counts.anti_affinity_matches() or any(g.domains is not None for g in self._groups):
             return (int(slot) for slot in nodes)
         found: dict[bytes, int] = {}
+        cluster.work += len(nodes)
         for slot in nodes.tolist():
             kind = b"".join(capacity_of(cluster, shape).counts[slot].tobytes() for shape in shapes)
             kind += cluster.free[:, slot].tobytes() + cluster.devices.used[:, slot].tobytes()
@@ -129,6 +130,7 @@ def _assume(cluster: Cluster, pod: Pod, slot: int) -> Slot:
 
 def candidates(cluster: Cluster, pod: Pod, allowed: Bools | None) -> Ints:
     """The nodes that fit the pod now, the best first: highest score, then least capacity."""
+    cluster.note_work()
     counts = capacity_of(cluster, pod.shape).counts
     fine = counts > 0
     if allowed is not None:

@@ -15,7 +15,7 @@ from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
 from gpu_scheduler.core.placement.domains import Bid, MemberGroup
 from gpu_scheduler.core.placement.place import minimum_counts
 from gpu_scheduler.core.placement.placeholders import Placeholders
-from gpu_scheduler.core.queueing.queue import QueuePosition
+from gpu_scheduler.core.queueing.queue import Flow, QueuePosition
 from gpu_scheduler.core.reasons import Refusal
 from gpu_scheduler.core.state import State
 
@@ -186,25 +186,27 @@ def check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | N
 
 
 def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid) -> QueuePosition:
-    """The gang's position in the queue. A refusal of one gang holds for all gangs with the same signature."""
+    """The gang's position in the queue. A refusal of one gang holds for all gangs with the same signature.
+
+    Members without pods have no labels, so those of one namespace and shape are equal to every rule about pods.
+    """
     assert record.gang is not None
-    plain = not (
-        record.notes.nomination
-        or record.notes.target
-        or facts.live
-        or record.notes.admitted_at is not None
-        or state.cluster.pod_counts.anti_affinity_matches()
+    podless = not facts.ready
+    alike = podless or not (
+        state.cluster.pod_counts.anti_affinity_matches()
         or any(g.pods[0].shape.has_pod_terms or g.pods[0].shape.device_map or g.pods[0].deadline for g in bid.groups)
     )
+    reserved = record.notes.nomination or record.notes.target or record.notes.admitted_at is not None
     priority = effective_priority(record, facts)
     queue = state.queue_of(record)
     signature: Hashable = record.key
-    if plain:
+    if alike and not reserved and not facts.live:
         what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology, g.whole) for g in bid.groups)
         needs = tuple(bid.role_needs.items())
         own = (record.preempts, record.notes.target_since is not None)
         signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, own)
-    return QueuePosition(signature, priority, queue, record.gang.created)
+    flow = Flow(record.key.namespace, podless)
+    return QueuePosition(signature, priority, queue, record.gang.created, flow)
 
 
 def effective_priority(record: GangRecord, facts: GangFacts) -> int:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Unplaceable, Wake
+
+
+class Flow(NamedTuple):
+    """Gangs that take turns with those of other flows: those of one namespace with pods, or without."""
+
+    namespace: str
+    podless: bool = False
+
+
+_ANY_FLOW = Flow("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +32,7 @@ class QueuePosition:
     priority: int
     queue: str
     created: float
+    flow: Flow = _ANY_FLOW
 
 
 # -- the order of waiting gangs: the first rule that tells two gangs apart decides, the smaller value goes first
@@ -59,21 +72,38 @@ def rank(key: GangKey, position: QueuePosition, share: float = 0.0) -> Rank:
 @dataclass(slots=True)
 class EquivalenceClass:
     """Gangs with one signature, oldest first. The class is parked while `refused` is set, otherwise it is ready;
-    `wakes` are the changes that make it ready again."""
+    `wakes` are the changes that make it ready again. `in_line` means that it is ready and waits for its flow's turn."""
 
     gangs: list[tuple[float, GangKey]] = field(default_factory=list)
     refused: Unplaceable | None = None
     wakes: Wake = Wake.NOTHING
     last_refusal: Unplaceable | None = None
+    in_line: bool = False
+
+
+Waits = Callable[[QueuePosition], bool]
+"""Whether the flow of a gang has to wait."""
+
+
+def never_waits(_position: QueuePosition) -> bool:
+    """No flow has to wait."""
+    return False
 
 
 class GangQueue:
-    """Every gang that wants a decision, ready or parked."""
+    """Every gang that wants a decision, ready or parked.
+
+    The ready classes of a flow that had to wait stand in line, first come, first served. Classes that become ready
+    later join the line, so each class is tried before any other is tried twice.
+    """
 
     def __init__(self) -> None:
         self._classes: dict[Hashable, EquivalenceClass] = {}
         self._positions: dict[GangKey, QueuePosition] = {}
         self._ready: dict[str, list[tuple[Rank, int, QueuePosition]]] = {}
+        self._lines: dict[Flow, deque[EquivalenceClass]] = {}
+        # The class of each line that is being tried, or is about to be.
+        self._released: dict[Flow, EquivalenceClass] = {}
         self._pushed = 0
 
     def __len__(self) -> int:
@@ -111,13 +141,16 @@ class GangQueue:
         del equals.gangs[index]
         if not equals.gangs:
             del self._classes[position.signature]
-        elif index == 0 and equals.refused is None:
+        elif index == 0 and equals.refused is None and not equals.in_line:
             self._push(equals)
 
     def park(self, key: GangKey, refused: Unplaceable, also: Wake = Wake.NOTHING) -> list[GangKey]:
         """Parks the whole class of a refused gang until one of the changes that could cure it, or those in `also`;
         returns the gangs of the class whose refusal is not reported yet."""
-        equals = self._classes[self._positions[key].signature]
+        position = self._positions[key]
+        equals = self._classes[position.signature]
+        if self._released.get(position.flow) is equals:
+            del self._released[position.flow]
         news = [key] if equals.last_refusal is not None else [k for _, k in equals.gangs]
         equals.refused = equals.last_refusal = refused
         equals.wakes = refused.wake_on | also
@@ -127,6 +160,15 @@ class GangQueue:
         """The last refusal of a gang's class."""
         position = self._positions.get(key)
         return self._classes[position.signature].last_refusal if position is not None else None
+
+    def position_of(self, key: GangKey) -> QueuePosition:
+        """The position of a gang in the queue."""
+        return self._positions[key]
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a gang is ready to be decided, also one whose flow has to wait."""
+        return bool(self._lines) or any(self._head(queue, never_waits) is not None for queue in list(self._ready))
 
     def signature_of(self, key: GangKey) -> Hashable:
         """The signature that a gang shares with those that ask for the same; its key when it is not in the queue."""
@@ -141,9 +183,12 @@ class GangQueue:
             if changes & Wake.NODE or helps(equals.gangs[0][1], equals.refused):
                 self._make_ready(equals)
 
-    def pop(self, share_of: Callable[[str], float]) -> GangKey | None:
-        """The next gang to decide, by `WAITING_ORDER`. It stays in its class until it is removed or parked."""
-        heads = [head for queue in list(self._ready) if (head := self._head(queue)) is not None]
+    def pop(self, share_of: Callable[[str], float], waits: Waits = never_waits) -> GangKey | None:
+        """The next gang to decide, by `WAITING_ORDER`, of the flows that do not wait. It stays in its class until it is
+        removed or parked."""
+        for flow in list(self._lines):
+            self._release_next(flow, waits)
+        heads = [head for queue in list(self._ready) if (head := self._head(queue, waits)) is not None]
         if len(heads) < 2:
             return heads[0][0] if heads else None
         return min(rank(key, position, share_of(position.queue)) for key, position in heads)[1]
@@ -161,8 +206,40 @@ class GangQueue:
                 yield equals.gangs[0][1]
 
     def _make_ready(self, equals: EquivalenceClass) -> None:
+        """Makes a class ready: it joins the line of its flow if there is one."""
         equals.refused = None
-        self._push(equals)
+        flow = self._positions[equals.gangs[0][1]].flow
+        if equals.in_line:
+            return
+        if flow in self._lines and self._released.get(flow) is not equals:
+            self._stand_in_line(equals, flow)
+        else:
+            self._push(equals)
+
+    def _stand_in_line(self, equals: EquivalenceClass, flow: Flow) -> None:
+        """Adds a class to the line of its flow, in front if it was released before."""
+        line = self._lines.setdefault(flow, deque())
+        equals.in_line = True
+        if self._released.get(flow) is equals:
+            del self._released[flow]
+            line.appendleft(equals)
+        else:
+            line.append(equals)
+
+    def _release_next(self, flow: Flow, waits: Waits) -> None:
+        """Lets the first class of a line be tried, unless its flow has to wait or the last one is not tried yet."""
+        last, line = self._released.get(flow), self._lines[flow]
+        if last is not None and last.gangs:
+            return
+        while line and not (line[0].gangs and line[0].refused is None):
+            line.popleft().in_line = False
+        if line and not waits(self._positions[line[0].gangs[0][1]]):
+            equals = self._released[flow] = line.popleft()
+            equals.in_line = False
+            self._push(equals)
+        if not line:
+            del self._lines[flow]
+            self._released.pop(flow, None)
 
     def _push(self, equals: EquivalenceClass) -> None:
         """Adds the first gang of a class to the heap that `pop` reads."""
@@ -171,15 +248,19 @@ class GangQueue:
         self._pushed += 1  # breaks ties: positions have no order
         heapq.heappush(self._ready.setdefault(position.queue, []), (rank(key, position), self._pushed, position))
 
-    def _head(self, queue: str) -> tuple[GangKey, QueuePosition] | None:
-        """The first gang of a queue whose class is ready; drops stale entries of the heap."""
+    def _head(self, queue: str, waits: Waits) -> tuple[GangKey, QueuePosition] | None:
+        """The first gang of a queue whose class is ready and whose flow does not wait; drops stale entries of the
+        heap."""
         heads = self._ready[queue]
         while heads:
             (_, key), _, position = heads[0]
             equals = self._classes.get(position.signature)
-            ready = equals is not None and equals.refused is None and equals.gangs[0][1] == key
+            ready = equals is not None and equals.refused is None and not equals.in_line and equals.gangs[0][1] == key
             if ready and self._positions[key] is position:
-                return key, position
+                if not waits(position):
+                    return key, position
+                assert equals is not None
+                self._stand_in_line(equals, position.flow)
             heapq.heappop(heads)
         del self._ready[queue]
         return None
