@@ -400,13 +400,20 @@ def test_members_that_are_deleted_are_not_told_to_have_failed() -> None:
     assert world.look(key).phase is not Phase.FAILED
 
 
-def test_a_replacement_that_waits_for_its_turn_is_not_told_that_nothing_is_free() -> None:
+def test_a_replacement_is_not_told_that_nothing_is_free_while_its_slot_is_held() -> None:
     world = World()
-    world.run("big", 15, worker())
-    key = world.run("train", 1, worker(), on_member_lost=OnMemberLost.HOLD)
-    world.engine.handle(PodGone("train-0"), world.now)
+    world.run("big", 14, worker())
+    key = world.run("train", 2, worker(), on_member_lost=OnMemberLost.HOLD)
+    lose_to_failure(world, "train-1", "b", Failure(""))
+    world.engine.handle(PodSeen(Pod("new", "ns", "train-1b", worker(), gang=key)), world.now)
+    assert world.say(key) == (
+        "below its minimum: 1 of 2 members is there. Pod train-1 failed (kubectl logs -n ns train-1). "
+        "The slots of the others are held for their replacements for another 5 minutes. "
+        "1 more waits: the next try follows in 2 seconds."
+    )
+    world.now += 3
     world.engine.run_cycle(world.now)
-    assert "Short by" not in world.say(key)
+    assert world.look(key).phase is Phase.COMMITTING
 
 
 # -- queues

@@ -49,8 +49,10 @@ class CyclePlan:
         if ranks:
             placement = sorted(placement, key=lambda item: ranks.get(item[0].role, 0))
         members, committed = record.members, state.ledger.committed
-        for bound, gang in ((True, record.key), (False, None)):
-            state.quota.charge([pod for pod, _ in placement if (pod.uid in members) is bound], queue, gang)
+        bound = [pod for pod, _ in placement if pod.uid in members]
+        state.quota.charge(bound, queue, record.key)
+        if len(bound) < len(placement):
+            state.quota.charge([pod for pod, _ in placement if pod.uid not in members], queue)
         for pod, (node, devices, _) in placement:
             uid = pod.uid
             if uid in members:

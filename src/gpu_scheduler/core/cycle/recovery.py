@@ -28,7 +28,8 @@ _MAX_REUSED = 16
 def watch_minimum(state: State, record: GangRecord, facts: GangFacts, now: float, plan: CyclePlan) -> None:
     """Notes since when a gang is below its minimum; when the hold expires, deletes members with a controller."""
     if not facts.broken or facts.policy is OnMemberLost.SHRINK or record.gang is None:
-        record.update_notes(below_since=None, lost=0)
+        if record.notes.below_since is not None or record.notes.lost:
+            record.update_notes(below_since=None, lost=0)
         record.lost.clear()
         _end_hold(state, record)
         return

@@ -91,19 +91,21 @@ def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: 
     matches = [term.match for s in shapes for term in (*s.affinity, *s.anti_affinity)]
     matches += [spread.match for s in shapes for spread in s.spread]
     matches += state.cluster.pod_counts.anti_affinity_matches()
-    groups: dict[Hashable, MemberGroup] = {}
+    groups: list[MemberGroup] = []
     alike: dict[Hashable, list[Pod]] = {}
     for pod in sorted(pods, key=_member_order) if len(pods) > 1 else pods:
         seen = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches) if matches else ()
         key = (pod.role, pod.shape, seen)
-        if key not in groups:
+        members = alike.get(key)
+        if members is None:
             role = roles.get(pod.role)
-            alike[key] = []
-            group = groups[key] = MemberGroup(pod.role, alike[key], role.topology if role is not None else ())
+            members = alike[key] = []
+            group = MemberGroup(pod.role, members, role.topology if role is not None else ())
             if group.topology:
                 group.anchors = tuple(p.node for p in live if p.role == pod.role and p.node is not None)
-        alike[key].append(pod)
-    return list(groups.values())
+            groups.append(group)
+        members.append(pod)
+    return groups
 
 
 def _member_order(pod: Pod) -> tuple[int, float, str]:
