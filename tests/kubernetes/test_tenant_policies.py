@@ -57,7 +57,7 @@ REFUSED = {
     "an init container": (pod("a", **asks(where="initContainers")), "spec.schedulerName"),
     "another kind of GPU": (pod("a", **asks(resource="amd.com/gpu")), "spec.schedulerName"),
     "a forged owner": (pod("a", meta=DAEMON, **asks()), "spec.schedulerName"),
-    "a map": (pod("a-0", meta=MAP), "spec.schedulerName"),
+    "a map": (pod("a-0", meta=MAP), "denied request"),  # by two policies, and any one of them answers
     "a node": (pod("a", nodeName="node1"), "spec.nodeName: bypasses the scheduler"),
     "our map without a request": (pod("a-0", meta=MAP, schedulerName="gpu-scheduler"), "need a request for GPUs"),
     "our share": (pod("a", meta=SHARE, schedulerName="gpu-scheduler"), "need a request for GPUs"),
