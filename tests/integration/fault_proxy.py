@@ -45,13 +45,15 @@ _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "Inter
 
 class Seen(NamedTuple):
     """A finished request. `status` is the reply of the API, 0 if the request never reached it; `client_status` is
-    the status that the client got, 0 if none; `at` is when it ended, by the clock that all proxies share."""
+    the status that the client got, 0 if none; `arrived` is when the proxy got it and `at` when it ended, by the clock
+    that all proxies share."""
 
     method: str
     path: str
     body: bytes
     status: int
     client_status: int
+    arrived: float
     at: float
 
     @property
@@ -320,6 +322,7 @@ class FaultProxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = str(request.rel_url)
         body = await request.read()
+        request["arrived"] = time.monotonic()
         rules = [rule for rule in list(self._rules) if rule.applies_to(request.method, path, body, self._random.random)]
         watching = request.query.get("watch") in ("1", "true") or request.query.get("follow") == "true"
         lost, instead, calls = False, None, []
@@ -365,7 +368,8 @@ class FaultProxy:
         return web.Response(status=reply.status, body=text, headers=_headers(reply.headers))
 
     def _record(self, request: web.Request, body: bytes, status: int, client_status: int) -> None:
-        self.seen.append(Seen(request.method, str(request.rel_url), body, status, client_status, time.monotonic()))
+        url, arrived = str(request.rel_url), request["arrived"]
+        self.seen.append(Seen(request.method, url, body, status, client_status, arrived, time.monotonic()))
 
     def _forward(self, request: web.Request, body: bytes) -> Any:
         headers = _headers(request.headers)

@@ -55,8 +55,8 @@ class Talk:
     def make(self, name: str, timeout: float = 30) -> int:
         return self.ask("POST", self.path, {"metadata": {"name": name}}, timeout)[0]
 
-    def hurry(self, seconds: float) -> None:
-        """Shortens the timeout of the latest connection."""
+    def set_timeout(self, seconds: float) -> None:
+        """Sets the timeout of the latest connection."""
         found = self._opened[-1].sock
         assert found is not None
         found.settimeout(seconds)
@@ -246,7 +246,7 @@ def test_an_open_watch_can_be_stalled_and_a_new_one_works(talk: Talk, proxy: Fau
     watch = talk.open("GET", f"{talk.path}?watch=true")
     watch.readline()
     assert proxy.stall_watches("configmaps") == 1
-    talk.hurry(0.5)
+    talk.set_timeout(0.5)
     assert talk.make("unseen") == 201
     with pytest.raises(TimeoutError):
         watch.readline()
@@ -260,7 +260,7 @@ def test_an_open_watch_can_be_stalled_and_a_new_one_works(talk: Talk, proxy: Fau
 def test_a_watch_can_be_stalled_from_its_start(talk: Talk, proxy: FaultProxy) -> None:
     proxy.inject(stall(), method="GET", path="watch=true", times=1)
     watch = talk.open("GET", f"{talk.path}?watch=true")
-    talk.hurry(0.5)
+    talk.set_timeout(0.5)
     with pytest.raises(TimeoutError):
         watch.readline()
     watch.close()

@@ -41,17 +41,19 @@ from tests.integration.running import TIMEOUT, eventually
 MERGE = "application/merge-patch+json"
 
 
-def deeds(replica: Replica, since: int, frozen_at: Step) -> list[Seen]:
-    """What a scheduler did to pods and to the committed set, as far as the API accepted it. Status writes do not
-    count, nor intents that it never committed, nor requests that were in flight when it was suspended."""
+def deeds(frozen: Freeze, step: Step) -> list[Seen]:
+    """What a leader did to pods and to the committed set after it was resumed, as far as the API accepted it. Status
+    writes do not count, nor intents that it never committed, nor requests that were in flight when it was suspended:
+    the proxy, which is suspended with it, records their replies only afterwards."""
     deed = re.compile(r"POST .*/(binding|eviction)$|DELETE .*|PUT .*/leases/gpu-scheduler$")
     return [
         one
-        for one in replica.proxy.writes[since:]
-        if one.status in range(200, 300)
+        for one in frozen.leader.proxy.writes
+        if one.arrived >= frozen.thawed_at
+        and one.status in range(200, 300)
         and deed.search(f"{one.method} {one.path}")
         and (one.method != "PUT" or re.search(COMMIT.body.encode(), one.body))
-        and not re.search(frozen_at.path, one.path)
+        and not re.search(step.path, one.path)
     ]
 
 
@@ -107,6 +109,7 @@ class Freeze:
         self._thawed = threading.Event()
         self._frozen: list[Replica] = []
         self._said = 0
+        self.thawed_at = 0.0
         for replica in pair.replicas:
             strike(replica.proxy, step, before(partial(self._hold, replica)))
 
@@ -140,6 +143,7 @@ class Freeze:
         """Resumes it, once."""
         if self._frozen and not self._thawed.is_set():
             self._said = len(self.leader.scheduler.text())
+            self.thawed_at = time.monotonic()
             self._thawed.set()
             self.leader.scheduler.resume()
 
@@ -170,11 +174,10 @@ def test_a_leader_that_resumes_too_late_commits_nothing(pair: Pair, home: Live, 
         home.create(*gang("annotation", "train", 4, gpus=4))
         standby = frozen.wait()
         home.wait_bound("elder-0", "elder-1")
-        mark = len(frozen.leader.proxy.writes)
         frozen.thaw()
         frozen.wait_fallen()
         home.stays_unbound(*names_of("train"))
-        assert deeds(frozen.leader, mark, step) == []
+        assert deeds(frozen, step) == []
         assert pair.holder() == standby.identity
     # It may lead again, and then deletes what it wrote too late.
     standby.scheduler.stop()
@@ -192,10 +195,9 @@ def test_the_next_leader_has_made_the_bind_of_a_leader_that_resumes_too_late(pai
         frozen.wait()
         home.wait_bound(*names_of("train"))
         wait_settled(pair.system)
-        mark = len(frozen.leader.proxy.writes)
         frozen.thaw()
         frozen.wait_fallen()
-        assert deeds(frozen.leader, mark, BINDS[1]) == []
+        assert deeds(frozen, BINDS[1]) == []
     assert where_pods_are(home) == intended(pair.since(marks))
 
 
@@ -206,10 +208,9 @@ def test_the_next_leader_has_made_the_evictions_of_a_leader_that_resumes_too_lat
         play.provoke()
         frozen.wait()
         play.finish()
-        mark = len(frozen.leader.proxy.writes)
         frozen.thaw()
         frozen.wait_fallen()
-        assert deeds(frozen.leader, mark, EVICTIONS[1]) == []
+        assert deeds(frozen, EVICTIONS[1]) == []
         play.finish()
         wait_settled(pair.system)
 
