@@ -24,6 +24,7 @@ VARIABLES = {
         ('object.metadata.labels["app.kubernetes.io/name"] == "x"', True),
         ("object.spec.n == 1", True),
         ("object.spec.on == 1", False),
+        ("object.spec.n > 0 && !(object.spec.n > 1)", True),
         ("object.spec.on", True),
         ("!object.spec.on || object.spec.n == 2", False),
         ("oldObject == null", True),
@@ -52,6 +53,8 @@ def test_conditions_are_evaluated(text: str, expected: bool) -> None:
     "text",
     [
         "object.nothing == 1",
+        "object.metadata.name > 1",
+        "object.spec.on > 0",
         "oldObject.metadata.name == 'x'",
         "object.metadata.name",
         "object.metadata.name.exists(c, c == 't')",
@@ -71,7 +74,7 @@ def test_a_condition_on_a_missing_field_is_an_error(text: str) -> None:
     [
         "",
         "object.spec.n + 1 == 2",
-        "object.spec.n > 1",
+        "object.spec.n < 1",
         "request.userInfo.groups.exists(object, object == 'x')",
         "request.userInfo.groups.exists(true, true)",
         "request.userInfo.groups.exists('g', true)",

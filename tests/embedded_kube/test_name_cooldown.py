@@ -6,7 +6,7 @@ import asyncio
 
 from embedded_kube.errors import StatusError
 from embedded_kube.registry.name_cooldown import NameCooldown
-from tests.embedded_kube.world import PATIENCE, running_world, stateful_set
+from tests.embedded_kube.world import TIMEOUT, running_world, stateful_set
 
 COOLDOWN = 0.3
 
@@ -27,7 +27,7 @@ async def test_the_successor_of_a_stateful_set_pod_waits_for_the_cooldown() -> N
 
 
 async def test_the_cooldown_is_for_one_name_of_one_kind_and_namespace() -> None:
-    async with running_world() as world, asyncio.timeout(PATIENCE):
+    async with running_world() as world, asyncio.timeout(TIMEOUT):
         world.api.name_cooldown = NameCooldown(3600)
         await world.create("namespaces", {"metadata": {"name": "other"}})
         await world.create("configmaps", {"metadata": {"name": "a"}})

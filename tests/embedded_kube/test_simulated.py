@@ -114,6 +114,19 @@ async def test_the_last_status_is_written_before_the_object_is_removed(tmp_path:
         assert seen == [("MODIFIED", "Running"), *ended, ("DELETED", "Failed")]
 
 
+async def test_a_shorter_grace_period_ends_a_pod_that_is_slow_to_stop(tmp_path: Path) -> None:
+    async with nodes(tmp_path, runtime="simulated") as found:
+        await found.run("one", metadata=script(stop_delay="1000"))
+        await found.until_phase("one", "Running")
+        watch = found.store.subscribe("pods")
+        await found.client.delete("pods", "default", "one", grace=1000)
+        await found.client.delete("pods", "default", "one", grace=1)
+        await found.until_gone("one")
+        phases = [change.entry.object()["status"]["phase"] for change in watch.pending]
+        watch.close()
+        assert phases == ["Running", "Running", "Failed", "Failed", "Failed"]
+
+
 async def test_the_last_status_is_written_despite_concurrent_writes(tmp_path: Path) -> None:
     async with nodes(tmp_path, runtime="simulated") as found:
         subscription = found.store.subscribe("pods")

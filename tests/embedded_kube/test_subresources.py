@@ -305,6 +305,19 @@ async def test_an_eviction_takes_one_disruption_and_deletes_the_pod(
     assert [(one["type"], one["status"]) for one in budget["status"]["conditions"]] == [("DisruptionAllowed", "False")]
 
 
+async def test_an_eviction_shortens_a_deletion_only_with_an_explicit_grace_period(
+    harness: ApiHarness, client: TestClient[Any, Any]
+) -> None:
+    await run_pod(harness, labelled())
+    await client.delete(POD, json={"gracePeriodSeconds": 1_000_000_000})
+    await add_budget(harness, 0)
+    for options, grace in (({}, 1_000_000_000), ({"gracePeriodSeconds": 7}, 7)):
+        body = {"metadata": {"name": "train-0"}, "deleteOptions": options}
+        answer = await client.post(f"{POD}/eviction", json={"apiVersion": "policy/v1", "kind": "Eviction", **body})
+        assert answer.status == 201
+        assert harness.get("pods", "train-0")["metadata"]["deletionGracePeriodSeconds"] == grace
+
+
 async def test_a_budget_without_disruptions_refuses_an_eviction(
     harness: ApiHarness, client: TestClient[Any, Any]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -110,6 +111,25 @@ async def test_a_terminating_pod_ignores_a_later_propagation_policy() -> None:
         assert (await api.ask("GET", f"{PODS}/a"))[0] == 200  # its node confirms when it is gone
         await api.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
         assert (await api.ask("GET", f"{PODS}/a"))[0] == 404
+
+
+@pytest.mark.parametrize("first", [1_000_000_000, 2**63 - 1], ids=["31 years", "overflow"])
+async def test_a_deletion_is_shortened_only_by_an_explicit_grace_period(first: int) -> None:
+    async def delete_again(options: dict[str, Any]) -> dict[str, Any]:
+        meta: dict[str, Any] = (await api.ask("DELETE", f"{PODS}/a", options))[1]["metadata"]
+        return meta
+
+    async with api_server() as api:
+        await api.create(PODS, pod("a", nodeName="n", terminationGracePeriodSeconds=5))
+        marked = (await api.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": first}))[1]["metadata"]
+        assert marked["deletionGracePeriodSeconds"] == first
+        for options in ({}, {"gracePeriodSeconds": first}):
+            assert (await delete_again(options))["deletionTimestamp"] == marked["deletionTimestamp"]
+        found = await delete_again({"gracePeriodSeconds": 7})
+        assert (found["deletionGracePeriodSeconds"], found["generation"]) == (7, marked["generation"])
+        # Counted from the first request, in 64 bits of nanoseconds.
+        begun, ends = (datetime.fromisoformat(one["deletionTimestamp"]) for one in (marked, found))
+        assert (begun - ends).total_seconds() == (first - 7 if first < 2**62 else -8)
 
 
 async def test_creating_an_object_that_is_being_deleted_has_its_own_message() -> None:

@@ -23,7 +23,7 @@ from embedded_kube.storage.store import Store
 from embedded_kube.subresources.binding import bind
 from gpu_scheduler.k8s.objects import Json
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds after which a test fails."""
 
 
@@ -156,7 +156,7 @@ class World:
     async def until(self, true: Callable[[], object], what: str = "") -> None:
         """Waits until a condition is true."""
         loop = asyncio.get_running_loop()
-        limit = loop.time() + PATIENCE
+        limit = loop.time() + TIMEOUT
         while not true():
             if self.controllers is not None and self.controllers.done():
                 self.controllers.result()

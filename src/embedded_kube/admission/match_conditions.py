@@ -1,8 +1,8 @@
 """Match conditions of webhooks: the subset of CEL that compares fields; other expressions are refused.
 
 Supported are `object`, `oldObject` and `request`, fields (`a.b`, `a["b"]`), text, numbers, true, false, null, lists,
-`==`, `!=`, `in`, `&&`, `||`, `!`, `has()`, the methods startsWith, endsWith and contains, and `exists(name, ...)` over
-the items of a list or the keys of a map.
+`==`, `!=`, `>`, `in`, `&&`, `||`, `!`, `has()`, the methods startsWith, endsWith and contains, and `exists(name, ...)`
+over the items of a list or the keys of a map.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Variables = Mapping[str, Any]
 Expression = Callable[[Variables], Any]
 
 SUPPORTED = (
-    "==, !=, in, &&, ||, !, has(), startsWith(), endsWith(), contains(), exists() on object, oldObject and request"
+    "==, !=, >, in, &&, ||, !, has(), startsWith(), endsWith(), contains(), exists() on object, oldObject and request"
 )
 
 _ROOTS = ("object", "oldObject", "request")
@@ -28,7 +28,7 @@ _METHODS: dict[str, Callable[[str, str], bool]] = {
 }
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<number>-?\d+(?![\w.]))|(?P<word>[A-Za-z_]\w*)"""
-    r"""|(?P<sign>&&|\|\||==|!=|[!()\[\].,]))"""
+    r"""|(?P<sign>&&|\|\||==|!=|[>!()\[\].,]))"""
 )
 
 
@@ -111,6 +111,9 @@ class _Parser:
         if self._take("!="):
             right = self._negation()
             return lambda v: not _equal(left(v), right(v))
+        if self._take(">"):
+            right = self._negation()
+            return lambda v: _is_greater(left(v), right(v))
         if self._take("in"):
             right = self._negation()
             return lambda v: _contains(right(v), left(v))
@@ -272,6 +275,12 @@ def _any(whole: Any, condition: Callable[[Any], Any]) -> bool:
 def _equal(left: Any, right: Any) -> bool:
     # In Python True == 1; in CEL they have different types.
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _is_greater(left: Any, right: Any) -> bool:
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (left, right)):
+        raise MatchConditionError("no such overload: `>` needs numbers")
+    return bool(left > right)
 
 
 def _contains(whole: Any, part: Any) -> bool:

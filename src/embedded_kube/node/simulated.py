@@ -62,6 +62,7 @@ class SimulatedPod:
         "_script",
         "_settings",
         "_status_manager",
+        "_stop_delay",
         "_stopping",
         "_timer",
         "_timers",
@@ -76,7 +77,7 @@ class SimulatedPod:
         self._done = done
         self._policy = pod["spec"].get("restartPolicy", "Always")
         self._script, invalid = read_script(pod)
-        self._stopping = False
+        self._stopping, self._stop_delay = False, 0.0
         self._failures = 0
         containers = read_containers(pod)
         for container in containers:
@@ -164,11 +165,12 @@ class SimulatedPod:
             self._end(137)
 
     def stop(self, grace: float) -> None:
-        """Terminates the pod because it was deleted."""
-        if not self._stopping:
-            self._stopping = True
+        """Terminates the pod because it was deleted; a shorter grace period than before takes effect at once."""
+        delay = min(grace, self._script.get("stop-delay", 0.0))
+        ended = self.state.phase in ("Succeeded", "Failed")
+        if not self._stopping or (delay < self._stop_delay and not ended):
+            self._stopping, self._stop_delay = True, delay
             self._timers.cancel(self._timer)
-            delay = min(grace, self._script.get("stop-delay", 0.0))
             self._timer = self._timers.set(delay, lambda: self._end(143))
 
     def discard(self) -> None:

@@ -26,7 +26,7 @@ from embedded_kube.registry.metadata import (
 )
 from embedded_kube.registry.name_cooldown import NameCooldown
 from embedded_kube.registry.options import DeleteOptions, RequestOptions
-from embedded_kube.registry.timestamps import timestamp
+from embedded_kube.registry.timestamps import deletion_time, shorten_deletion, timestamp
 from embedded_kube.storage.store import Store, StoreEntry
 from gpu_scheduler.k8s.objects import Json
 
@@ -268,7 +268,9 @@ class ObjectRegistry:
                 return old
             meta["finalizers"] = finalizers  # a second delete with another propagation policy
             return old if options.dry_run else self.store.write(kind.resource, old).object()
-        meta["deletionTimestamp"] = timestamp(grace)
+        meta["deletionTimestamp"] = (
+            shorten_deletion(already, current_grace - grace) if already else deletion_time(grace)
+        )
         if kind.kind != "Namespace":
             meta["deletionGracePeriodSeconds"] = grace
         if finalizers:

@@ -11,7 +11,7 @@ from typing import Any
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
 
-Check = Callable[[Any, FieldPath, list[Cause]], None]
+FieldCheck = Callable[[Any, FieldPath, list[Cause]], None]
 """(value, its path, causes): appends a cause if the value is invalid."""
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -96,7 +96,7 @@ def add_unsupported(causes: list[Cause], path: FieldPath, value: Any, options: I
     )
 
 
-def one_of(*options: str) -> Check:
+def one_of(*options: str) -> FieldCheck:
     """One of these values."""
     known = frozenset(options)
 
@@ -107,7 +107,7 @@ def one_of(*options: str) -> Check:
     return check
 
 
-def each(check_item: Check) -> Check:
+def each(check_item: FieldCheck) -> FieldCheck:
     """Every item of a list."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -117,7 +117,7 @@ def each(check_item: Check) -> Check:
     return check
 
 
-def at_least(low: int) -> Check:
+def at_least(low: int) -> FieldCheck:
     """A number of at least `low`."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -127,7 +127,7 @@ def at_least(low: int) -> Check:
     return check
 
 
-def above(low: int, word: str = "") -> Check:
+def above(low: int, word: str = "") -> FieldCheck:
     """A number above `low`; messages name it `word`."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -137,7 +137,7 @@ def above(low: int, word: str = "") -> Check:
     return check
 
 
-def between(low: int, high: int, why: str = "") -> Check:
+def between(low: int, high: int, why: str = "") -> FieldCheck:
     """A number in a range, both ends included."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -147,7 +147,7 @@ def between(low: int, high: int, why: str = "") -> Check:
     return check
 
 
-def at_most_items(limit: int) -> Check:
+def at_most_items(limit: int) -> FieldCheck:
     """A list of at most `limit` items."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -161,7 +161,7 @@ def at_most_items(limit: int) -> Check:
 HOST_PATHS = ("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket")
 
 
-def selector_operator(*known: str) -> Check:
+def selector_operator(*known: str) -> FieldCheck:
     """The operator of a selector."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -239,7 +239,7 @@ def gates(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         seen.add(name)
 
 
-def _pattern(match: Callable[[str], Any], longest: int, text: str) -> Check:
+def _pattern(match: Callable[[str], Any], longest: int, text: str) -> FieldCheck:
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         if not value:
             return  # reported as a missing required value
@@ -351,7 +351,7 @@ def annotation_map(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         causes.append(Cause(format_path(path), text, "FieldValueTooLong"))
 
 
-def unique(*keys: str) -> Check:
+def unique(*keys: str) -> FieldCheck:
     """A list with items that differ in these fields, or in their value if none is named."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -369,7 +369,7 @@ def unique(*keys: str) -> Check:
     return check
 
 
-def both(*checks: Check) -> Check:
+def both(*checks: FieldCheck) -> FieldCheck:
     """All of these checks."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from embedded_kube.validation import kind_rules
 from embedded_kube.validation.constraints import (
     HOST_PATHS,
-    Check,
+    FieldCheck,
     above,
     amount,
     annotation_map,
@@ -53,7 +53,7 @@ _weight = between(1, 100, "must be in the range 1-100")
 _topology_policy = one_of("Honor", "Ignore")
 _retain = one_of("Retain", "Delete")
 
-_WEBHOOK: dict[str, Check] = {
+_WEBHOOK: dict[str, FieldCheck] = {
     "name": dns_subdomain,
     "failurePolicy": _failure_policy,
     "matchPolicy": _match_policy,
@@ -61,14 +61,14 @@ _WEBHOOK: dict[str, Check] = {
     "timeoutSeconds": between(1, 30, "the timeout value must be between 1 and 30 seconds"),
     "reinvocationPolicy": one_of("IfNeeded", "Never"),
 }
-_GROUP_TEMPLATE: dict[str, Check] = {"name": dns_label, "priorityClassName": dns_subdomain}
-_RULE: dict[str, Check] = {
+_GROUP_TEMPLATE: dict[str, FieldCheck] = {"name": dns_label, "priorityClassName": dns_subdomain}
+_RULE: dict[str, FieldCheck] = {
     "scope": one_of("*", "Cluster", "Namespaced"),
     "operations": each(one_of("*", "CONNECT", "CREATE", "DELETE", "UPDATE")),
 }
-_GANG: dict[str, Check] = {"minCount": _positive, "timeout": _positive}
+_GANG: dict[str, FieldCheck] = {"minCount": _positive, "timeout": _positive}
 
-FIELDS: dict[str, dict[str, Check]] = {
+FIELDS: dict[str, dict[str, FieldCheck]] = {
     "meta.v1.ObjectMeta": {"labels": label_map, "annotations": annotation_map},
     "meta.v1.LabelSelector": {"matchLabels": label_map},
     "meta.v1.LabelSelectorRequirement": {

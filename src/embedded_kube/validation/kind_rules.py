@@ -9,7 +9,7 @@ from embedded_kube.errors import Cause
 from embedded_kube.schema.crds import crd_causes
 from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.validation.constraints import (
-    Check,
+    FieldCheck,
     add_duplicate,
     add_forbidden,
     add_invalid,
@@ -26,7 +26,7 @@ SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-crit
 """Priority classes that exist without an object."""
 
 
-def keys(check_key: Check) -> Check:
+def keys(check_key: FieldCheck) -> FieldCheck:
     """Every key of a map."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -74,7 +74,7 @@ def _mismatch(labels: Json, path: FieldPath, causes: list[Cause]) -> None:
 _TITLES = {"deployment": "ReplicaSet", "statefulset": "StatefulSet", "daemonset": "DaemonSet"}
 
 
-def _workload(word: str, *restart_policies: str) -> Check:
+def _workload(word: str, *restart_policies: str) -> FieldCheck:
     """The spec of a workload: its selector matches its template, and the restart policy is supported."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -250,7 +250,7 @@ def _priority_class(value: Json, path: FieldPath, causes: list[Cause]) -> None:
         add_forbidden(causes, (path, "value"), why)
 
 
-def _exactly_one(*names: str) -> Check:
+def _exactly_one(*names: str) -> FieldCheck:
     quoted = ", ".join(f"`{name}`" for name in names)
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -264,7 +264,7 @@ def _exactly_one(*names: str) -> Check:
     return check
 
 
-def _at_most_one(*names: str) -> Check:
+def _at_most_one(*names: str) -> FieldCheck:
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
         found = [name for name in names if name in value]
         if len(found) > 1:
@@ -368,7 +368,7 @@ def _definition(value: Json, _path: FieldPath, causes: list[Cause]) -> None:
 
 
 _SCHEDULING_POLICY = _exactly_one("basic", "gang")
-STRUCTS: dict[str, Check] = {
+STRUCTS: dict[str, FieldCheck] = {
     "meta.v1.LabelSelectorRequirement": _selector_requirement,
     "apps.v1.DeploymentSpec": _deployment,
     "apps.v1.ReplicaSetSpec": _workload("deployment", "Always"),

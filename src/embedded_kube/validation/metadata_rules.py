@@ -7,7 +7,7 @@ from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.registry.metadata import has_generation
 from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.validation.constraints import (
-    Check,
+    FieldCheck,
     add_forbidden,
     add_invalid,
     add_required,
@@ -23,7 +23,7 @@ from embedded_kube.validation.constraints import (
 from gpu_scheduler.k8s.objects import Json
 
 _RBAC = "rbac.authorization.k8s.io"
-_NAMES: dict[tuple[str, str], Check] = {
+_NAMES: dict[tuple[str, str], FieldCheck] = {
     ("", "Namespace"): dns_label,
     ("", "Event"): path_segment,
     ("apps", "StatefulSet"): dns_label,

@@ -10,7 +10,7 @@ from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath, format_path
 from embedded_kube.validation.constraints import (
     EFFECTS,
-    Check,
+    FieldCheck,
     add_duplicate,
     add_invalid,
     add_required,
@@ -157,7 +157,7 @@ def claims_of_containers(spec: Json, path: FieldPath, causes: list[Cause]) -> No
                     causes.append(Cause(format_path(where), f'Not found: "{name}": {why}', "FieldValueNotFound"))
 
 
-STRUCTS: dict[str, Check] = {
+STRUCTS: dict[str, FieldCheck] = {
     "core.v1.NodeSpec": _node,
     "core.v1.NamespaceSpec": _namespace,
     "core.v1.Event": _event,

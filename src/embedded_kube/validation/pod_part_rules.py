@@ -8,7 +8,7 @@ from typing import Any
 from embedded_kube.errors import Cause
 from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.validation.constraints import (
-    Check,
+    FieldCheck,
     add_forbidden,
     add_invalid,
     add_required,
@@ -24,7 +24,7 @@ _FIELDS = re.compile(
 _RESOURCES = [f"{part}.{name}" for part in ("limits", "requests") for name in ("cpu", "ephemeral-storage", "memory")]
 
 
-def needs(*names: str) -> Check:
+def needs(*names: str) -> FieldCheck:
     """Requires these fields."""
 
     def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -107,7 +107,7 @@ def container_parts(value: Json, path: FieldPath, causes: list[Cause]) -> None:
         add_forbidden(causes, (path, "resources"), "HugePages require cpu or memory")
 
 
-STRUCTS: dict[str, Check] = {
+STRUCTS: dict[str, FieldCheck] = {
     "core.v1.SecretVolumeSource": needs("secretName"),
     "core.v1.ConfigMapVolumeSource": needs("name"),
     "core.v1.EmptyDirVolumeSource": empty_dir,

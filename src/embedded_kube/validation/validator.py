@@ -13,13 +13,13 @@ from embedded_kube.registry.kinds import ServedKind
 from embedded_kube.schema.decoding import FieldPath
 from embedded_kube.schema.type_schema import TypeSchema, TypeTable
 from embedded_kube.validation import kind_rules, other_kind_rules, pod_part_rules, pod_rules
-from embedded_kube.validation.constraints import Check, add_required, each
+from embedded_kube.validation.constraints import FieldCheck, add_required, each
 from embedded_kube.validation.field_rules import FIELDS
 from embedded_kube.validation.metadata_rules import metadata_causes
 from embedded_kube.validation.update_rules import UPDATES
 from gpu_scheduler.k8s.objects import Json
 
-STRUCTS: dict[str, Check] = {
+STRUCTS: dict[str, FieldCheck] = {
     "core.v1.PodSpec": pod_rules.pod_spec,
     "core.v1.Container": pod_rules.container,
     "core.v1.ResourceRequirements": pod_rules.resources,
@@ -60,7 +60,7 @@ class ObjectValidator:
     def __init__(self, types: TypeTable, version: str) -> None:
         self._version = version
         self._types = types
-        self._checks: dict[str, Check | None] = {}
+        self._checks: dict[str, FieldCheck | None] = {}
         self._compiling: set[str] = set()
 
     def metadata_causes(self, kind: ServedKind, obj: Json, old: Json | None) -> list[Cause]:
@@ -88,7 +88,7 @@ class ObjectValidator:
             update(obj, old, causes, self._version)
         return causes
 
-    def _struct(self, schema: TypeSchema) -> Check | None:
+    def _struct(self, schema: TypeSchema) -> FieldCheck | None:
         if schema.name in self._compiling:
             return self._recursive(schema.name)
         if schema.name not in self._checks:
@@ -97,7 +97,7 @@ class ObjectValidator:
             self._compiling.remove(schema.name)
         return self._checks[schema.name]
 
-    def _recursive(self, name: str) -> Check:
+    def _recursive(self, name: str) -> FieldCheck:
         """The check of a recursive type, looked up when it is called."""
 
         def check(value: Any, path: FieldPath, causes: list[Cause]) -> None:
@@ -107,11 +107,11 @@ class ObjectValidator:
 
         return check
 
-    def _compile_struct(self, schema: TypeSchema) -> Check | None:
+    def _compile_struct(self, schema: TypeSchema) -> FieldCheck | None:
         rules = FIELDS.get(schema.name, {})
         # The metadata of an object is checked separately, and the status is written by controllers.
         skip = {"metadata", "status"} if "apiVersion" in schema.fields else set()
-        table: dict[str, tuple[Check, ...]] = {}
+        table: dict[str, tuple[FieldCheck, ...]] = {}
         for name, part in schema.fields.items():
             checks = tuple(check for check in (rules.get(name), self._part(part)) if check is not None)
             if checks and name not in skip:
@@ -143,7 +143,7 @@ class ObjectValidator:
 
         return check
 
-    def _part(self, schema: TypeSchema) -> Check | None:
+    def _part(self, schema: TypeSchema) -> FieldCheck | None:
         if schema.type == "struct":
             return self._struct(schema)
         if schema.item is None:

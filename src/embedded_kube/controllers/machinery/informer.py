@@ -36,7 +36,7 @@ from embedded_kube.errors import StatusError
 from gpu_scheduler.k8s.objects import Json
 
 T = TypeVar("T", bound=ObjectView)
-Handler = Callable[[T | None, T | None], None]
+EventHandler = Callable[[T | None, T | None], None]
 """Called for a change with (before, after): before is None for a new object, after is None for a deleted one."""
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class LocalInformer(Generic[T]):
         self._read = read
         self._items: dict[Key, T] = {}
         self._indexes: list[CacheIndex[T]] = []
-        self._handlers: list[Handler[T]] = []
+        self._handlers: list[EventHandler[T]] = []
         self._deleted_uids: set[str] = set()
         self._seen = 0
 
@@ -98,7 +98,7 @@ class LocalInformer(Generic[T]):
         self._indexes.append(index)
         return index
 
-    def add_event_handler(self, handler: Handler[T]) -> None:
+    def add_event_handler(self, handler: EventHandler[T]) -> None:
         """Calls a handler for every cached object and for every later change."""
         for item in list(self._items.values()):
             self._notify(handler, None, item)
@@ -206,7 +206,7 @@ class LocalInformer(Generic[T]):
         for handler in self._handlers:
             self._notify(handler, before, after)
 
-    def _notify(self, handler: Handler[T], before: T | None, after: T | None) -> None:
+    def _notify(self, handler: EventHandler[T], before: T | None, after: T | None) -> None:
         try:
             handler(before, after)
         except Exception:
