@@ -83,7 +83,7 @@ class Sender(asyncio.Protocol):
     def __init__(self, request: bytes, times: list[float]) -> None:
         self._request = request
         self._times = times
-        self._heard = b""
+        self._received = b""
         self._length = 0
         self._sent = 0.0
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -97,20 +97,20 @@ class Sender(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
+        self._received += data
         if not self._length:
-            head, end, _ = self._heard.partition(b"\r\n\r\n")
+            head, end, _ = self._received.partition(b"\r\n\r\n")
             if not end:
                 return
             if not head.startswith(b"HTTP/1.1 200 "):
-                self.ended.set_result(self._heard.decode())
+                self.ended.set_result(self._received.decode())
                 self._transport.close()
                 return
             length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
             self._length = len(head) + 4 + int(length)
-        if len(self._heard) >= self._length:
+        if len(self._received) >= self._length:
             self._times.append(time.perf_counter() - self._sent)
-            self._heard, self._length = b"", 0
+            self._received, self._length = b"", 0
             self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -89,7 +89,7 @@ def _webhook_files() -> dict[str, str]:
         files[f"{kind}-webhooks.yaml"] = HEAD + _write(hooks)
     head = HEAD.replace(" and adds clientConfig", "")
     files["admission-policies.yaml"] = head + _write(make_policies(policy))
-    files["tenant-policies.yaml"] = head + _write(make_tenant_policies(policy))
+    files["tenant-policies.yaml"] = head + _write(make_tenant_policies(policy, "MAX_GRACE"))
     return files
 
 

@@ -271,7 +271,7 @@ def test_a_gpu_of_a_map_is_in_use(owner: Owner) -> None:
     owner.live.create(member("mapped-0", 0, meta=mapped("0=node2:0,1")))
     owner.pod_reads(
         "mapped-0",
-        f"needs GPUs 0,1 of node node2 by its map; in use by {owner.live.namespace}/first. "
+        f"its map requests GPUs 0,1 of node node2; in use by {owner.live.namespace}/first. "
         "Starts when all of them are free.",
     )
 
@@ -279,7 +279,7 @@ def test_a_gpu_of_a_map_is_in_use(owner: Owner) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        pytest.param("0=node2:0,9", "needs GPUs 0,9 of node node2 by its map; GPU 9 is missing there or unhealthy. "
+        pytest.param("0=node2:0,9", "its map requests GPUs 0,9 of node node2; GPU 9 is missing there or unhealthy. "
                      "Repair the node or change the map.", id="no such GPU"),
         pytest.param("0=nodex:0", "its map names node nodex, and no node has the label gpu-node-name=nodex or that "
                      "name. Label a node or change the map.", id="no such node"),

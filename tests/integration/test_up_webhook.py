@@ -170,6 +170,15 @@ def test_without_the_webhook_our_pods_are_refused_and_others_run(own: Callable[.
         assert [name for name in kube.names("pods") if not name.startswith("later-")] == ["other"]
 
 
+def test_a_grace_period_above_the_ceiling_is_refused_in_one_line(kube: Kube) -> None:
+    (found,) = gang("annotation", "slow", 1, terminationGracePeriodSeconds=1_000_000_000)
+    said = kube.fails("create", "-f", "-", stdin=json.dumps(found))
+    line = (
+        "spec.terminationGracePeriodSeconds: '1000000000' is longer than pods may take to end here; write at most 3600"
+    )
+    assert (line in said, said.strip().count("\n")) == (True, 0), said
+
+
 def test_a_gang_starts_with_the_webhook(kube: Kube) -> None:
     kube.apply(*gang("annotation", "train", 4, gpus=1))
     kube.wait_ready(*(f"train-{number}" for number in range(4)))

@@ -24,7 +24,10 @@ COMBINATIONS: dict[str, Json] = {
     "no policy": {"admissionPolicy": {"enabled": False}},
     "tenants": {"tenancy": {"policy": {"enabled": True, "namespaceSelector": {"matchLabels": {"tenant": "true"}}}}},
     "tenants with shares": {
-        "scheduler": {"schedulerNames": ["volcano", "gpu-scheduler"], "settings": {"gpuResources": ["amd.com/gpu"]}},
+        "scheduler": {
+            "schedulerNames": ["volcano", "gpu-scheduler"],
+            "settings": {"gpuResources": ["amd.com/gpu"], "maxGraceSeconds": 0},
+        },
         "tenancy": {"policy": {"enabled": True, "requireRequests": False}},
     },
     "an operator": {"operator": {"enabled": True}},

@@ -299,6 +299,13 @@ async def test_an_invalid_map_is_refused_with_its_line(admin: Api) -> None:
     assert "line 2" in refused.message
 
 
+async def test_a_grace_period_above_the_ceiling_is_refused(admin: Api) -> None:
+    refused = await admin.ask("POST", f"{PODS}?dryRun=All", ours("slow", terminationGracePeriodSeconds=3601))
+    assert refused.code >= 400
+    assert "'3601' is longer than pods may take to end here; write at most 3600" in refused.message
+    await admin.must("POST", f"{PODS}?dryRun=All", ours("slow", terminationGracePeriodSeconds=3600))
+
+
 async def test_pods_of_other_schedulers_are_not_changed(admin: Api) -> None:
     meta = {"annotations": {"gpu-scheduling-map": "nonsense"}}
     assert variables(await admin.must("POST", PODS, pod("other-0", meta=meta))) == []

@@ -13,6 +13,7 @@ import pytest
 
 from gpu_scheduler.cli.main import cli
 from gpu_scheduler.core.state import Config
+from gpu_scheduler.gangs.ceilings import Ceilings
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.scheduler.settings import FIELDS, load_settings
 from gpu_scheduler.webhook.configuration import make_configurations, make_policies, make_tenant_policies
@@ -39,7 +40,7 @@ POLICY = {
 TENANTS = {
     f"ValidatingAdmissionPolicy{kind}/gpu-scheduler-tenant-{name}"
     for kind in ("", "Binding")
-    for name in ("schedulers", "nodes", "requests")
+    for name in ("schedulers", "nodes", "requests", "deletions")
 }
 WITH_SHARES = {name for name in TENANTS if not name.endswith("requests")}
 HOOKS = {
@@ -335,7 +336,8 @@ def test_the_tenant_policies_equal_those_of_the_program(
     names = scheduler.get("schedulerNames", ["gpu-scheduler"])
     gpus = scheduler.get("settings", {}).get("gpuResources", Config().gpu_resources)
     system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", SYSTEM]}
-    wanted = make_tenant_policies(AdmissionPolicy(frozenset(names), tuple(gpus)))
+    ceilings = Ceilings(scheduler.get("settings", {}).get("maxGraceSeconds", Config().max_grace))
+    wanted = make_tenant_policies(AdmissionPolicy(frozenset(names), tuple(gpus), ceilings=ceilings))
     found = {one["metadata"]["name"]: one["spec"] for one in rendered[name] if "tenant-" in one["metadata"]["name"]}
     for policy in found:
         assert pick(rendered[name], f"ValidatingAdmissionPolicy/{policy}")["spec"] == wanted[policy]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -81,3 +83,59 @@ async def test_pods_that_no_queue_is_charged_for_are_refused(api: Api, pods: str
 async def test_other_pods_are_created(api: Api, pods: str, body: Json) -> None:
     answer = await api.ask("POST", pods, body)
     assert answer.code == 201, answer.message
+
+
+@asynccontextmanager
+async def bound(api: Api, pods: str, **spec: Any) -> AsyncIterator[str]:
+    """Within the block, a pod on a node; its path. Pods without a node are deleted at once, whatever is asked."""
+    path = pods.removesuffix("?dryRun=All")
+    await api.must("POST", path, pod("a", **spec))
+    await api.must("POST", f"{path}/a/binding", {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}})
+    yield f"{path}/a"
+    await api.must("DELETE", f"{path}/a", {"gracePeriodSeconds": 0})
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "own", "grace", "code"),
+    [
+        ("gpu-scheduler", 5, 3601, 403),
+        ("gpu-scheduler", 5, 3600, 200),
+        ("gpu-scheduler", 5, None, 200),
+        ("gpu-scheduler", 7200, None, 200),
+        ("gpu-scheduler", 7200, 7201, 403),
+        ("default-scheduler", 5, 3601, 200),
+    ],
+)
+async def test_deletions_of_our_pods_take_no_longer_than_the_ceiling(
+    api: Api, pods: str, scheduler: str, own: int, grace: int | None, code: int
+) -> None:
+    options: Json = {} if grace is None else {"gracePeriodSeconds": grace}
+    async with bound(api, pods, schedulerName=scheduler, terminationGracePeriodSeconds=own) as path:
+        one = await api.ask("DELETE", f"{path}?dryRun=All", options)
+        every = await api.ask("DELETE", pods, options)
+    assert (one.code, every.code) == (code, code), (one.message, every.message)
+    assert ("gracePeriodSeconds: is longer than pods may take" in one.message) == (code == 403)
+
+
+@pytest.mark.parametrize(("grace", "code"), [(3601, 403), (3600, 201), (None, 201)])
+async def test_evictions_take_no_longer_than_the_ceiling(api: Api, pods: str, grace: int | None, code: int) -> None:
+    options: Json = {} if grace is None else {"gracePeriodSeconds": grace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}, "deleteOptions": options}
+    async with bound(api, pods, schedulerName="gpu-scheduler") as path:
+        answer = await api.ask("POST", f"{path}/eviction?dryRun=All", body)
+    assert answer.code == code, answer.message
+
+
+@pytest.mark.parametrize("role", ["edit", "admin"])
+async def test_the_roles_of_tenants_give_none_of_the_rights_that_tenants_must_not_have(api: Api, role: str) -> None:
+    async def allowed() -> set[str]:
+        found = await api.must("GET", f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}")
+        rules = [one for one in found["rules"] or () if set(one["verbs"]) - {"get", "list", "watch"}]
+        return {f"{group}/{name}" for one in rules for group in one["apiGroups"] for name in one["resources"]}
+
+    written = await eventually(allowed, "the rules of the role, which a controller gathers")
+    assert {"/pods", "/pods/eviction"} <= written
+    core = {"/pods/status", "/pods/binding", "/bindings", "/nodes", "/namespaces", "/*", "/pods/*"}
+    others = {"scheduling.k8s.io/priorityclasses", "gpu-scheduler.io/queues"}
+    assert not written & (core | others)
+    assert not any("*" in one for one in written)

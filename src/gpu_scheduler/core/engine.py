@@ -21,6 +21,7 @@ from gpu_scheduler.core.cycle.inventory import (
     queue_reports,
 )
 from gpu_scheduler.core.cycle.report import GangReport, Reporter
+from gpu_scheduler.core.cycle.setbacks import find_setbacks, on_setbacks
 from gpu_scheduler.core.events import (
     BindFailed,
     Committed,
@@ -37,6 +38,7 @@ from gpu_scheduler.core.events import (
     Quarantined,
     QueueGone,
     QueueSeen,
+    Setbacks,
     TookOver,
 )
 from gpu_scheduler.core.model import GangKey
@@ -79,6 +81,8 @@ class Engine:
                 return observe.on_pod_deleted(state, event, now)
             case Quarantined():
                 observe.on_quarantined(state, event, now)
+            case Setbacks():
+                on_setbacks(state, event, now)
             case NodeSeen():
                 return observe.on_node_changed(state, event, now)
             case NodeGone():
@@ -150,6 +154,10 @@ class Engine:
     def quarantines(self) -> list[Quarantined]:
         """The pods that vanished and whose devices stay unused for some time."""
         return quarantines(self.state)
+
+    def setbacks(self, now: float) -> Setbacks:
+        """What only this engine knows about gangs that wait."""
+        return find_setbacks(self.state, now)
 
     def totals(self) -> Mapping[str, int]:
         """What all nodes together offer of every resource."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from gpu_scheduler.core.lifecycle import Status
+from gpu_scheduler.core.lifecycle import FailedMember, Setback, Status
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Queue
 
 # -- events
@@ -48,6 +48,32 @@ class Quarantined:
     pod: Pod
     until: float
     queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A gang whose last start failed: which setback it had, and until when the leader does not try it again."""
+
+    key: GangKey
+    until: float
+    setback: Setback | None = None
+    timed_out: bool = False
+    bind_refused: str = ""
+    failed: FailedMember | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setbacks:
+    """What only the leader knows about gangs that wait, and what a dry run takes in to say the same as the leader.
+
+    The gangs whose start failed, the uids of pods whose eviction is refused, the gangs whose reservation expired before
+    their pods came, and the queues and namespaces that get one reservation at a time after such a gang.
+    """
+
+    backoffs: tuple[Backoff, ...] = ()
+    refused_evictions: tuple[str, ...] = ()
+    unused_reservations: tuple[GangKey, ...] = ()
+    one_reservation_each: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +154,7 @@ Event = (
     | PodSeen
     | PodGone
     | Quarantined
+    | Setbacks
     | GangSeen
     | GangGone
     | QueueSeen

@@ -80,11 +80,15 @@ class Status:
 
 
 class LostMember(NamedTuple):
-    """A member that was lost and has no replacement yet; the shape is None if only an earlier leader saw the loss."""
+    """A member that was lost and has no replacement yet, and the queue in which its replacement keeps its charge.
+
+    The shape is None if only an earlier leader saw the loss; the queue is None if no charge is kept.
+    """
 
     uid: str
     slot: Slot
     shape: Shape | None = None
+    queue: str | None = None
 
 
 @dataclass(slots=True)

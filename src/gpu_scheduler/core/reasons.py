@@ -84,7 +84,7 @@ class Reason(Enum):
         on_nodes="kubelet not ready",
         hint="Starts when a node is ready.",
     )
-    VOLUME = ReasonRow("VolumeElsewhere", _NODE, "volume elsewhere", on_nodes="its volume out of reach")
+    VOLUME = ReasonRow("VolumeElsewhere", _NODE, "volume elsewhere", on_nodes="volume not reachable")
     MAP_NODE = ReasonRow("MapNode", _NODE, "not the node of the map", on_nodes="not the node of its map, {subject},")
     NO_ASSIGNED_DEVICES = ReasonRow(
         "DevicesNotAssigned",
@@ -92,6 +92,13 @@ class Reason(Enum):
         "node's devices are not assigned by this scheduler",
         on_nodes="GPUs not assigned by this scheduler",
         hint="Only nodes labelled {ASSIGNS_DEVICES}=true serve GPU shares and maps with a request.",
+    )
+    OTHER_GPUS = ReasonRow(
+        "OtherGPUs",
+        _NODE,
+        "node's GPUs are of another resource",
+        on_nodes="GPUs that are not {subject}",
+        hint="A map without a request counts as {subject}: request the GPUs of its node.",
     )
     HOST_PORT = ReasonRow("HostPortTaken", _FREED, "host port taken", on_nodes="host port taken")
     DEVICE_HELD = ReasonRow("DeviceHeld", _FREED, "device held", on_nodes="GPU of its map in use")
@@ -108,19 +115,19 @@ class Reason(Enum):
         "PodAffinity",
         Wake.POD_BOUND | Wake.NODE,
         "pod affinity",
-        on_nodes="no pod in its {subject} that its affinity asks for",
+        on_nodes="pod affinity not met (topology {subject})",
     )
     POD_ANTI_AFFINITY = ReasonRow(
         "PodAntiAffinity",
         _FREED,
         "pod anti-affinity",
-        on_nodes="a pod in its {subject} that its anti-affinity avoids",
+        on_nodes="pod anti-affinity not met (topology {subject})",
     )
     KEPT_AWAY = ReasonRow(
         "KeptAway",
         _FREED,
         "anti-affinity of a placed pod",
-        on_nodes="a pod in its {subject} whose anti-affinity keeps it away",
+        on_nodes="anti-affinity of another pod (topology {subject})",
     )
     SPREAD = ReasonRow(
         "TopologySpread",
@@ -173,6 +180,13 @@ class Reason(Enum):
         "other gangs of the queue go first",
         sentence="its pods were not created while slots were reserved for them, so other gangs of {queue} go first. "
         "Starts when no other gang of the queue is waiting, or when its turn comes.",
+    )
+    ONE_RESERVATION = ReasonRow(
+        "OneReservation",
+        Wake.FREED,
+        "one reservation at a time",
+        sentence="slots of {queue} were reserved for a gang of namespace {namespace}, and its pods were not created. "
+        "Until pods of one come, slots are reserved for one such gang at a time.",
     )
     PAUSED = ReasonRow(
         "Paused", Wake.GANG, "paused", sentence="paused. Starts when the annotation {PAUSED} is removed."

@@ -81,7 +81,10 @@ class State:
         # Whether a drain has ended since the last gang was taken from the queue.
         self.drain_ended = False
         # Queues and namespaces whose groups without pods get no drain target: the last one got nodes and no pods came.
-        self.barred_from_drains: dict[tuple[str, str], None] = {}
+        # True once a reservation was not used: then they get one reservation at a time.
+        self.barred_from_drains: dict[tuple[str, str], bool] = {}
+        # By queue and namespace, the groups that got slots before their pods; some of these may have expired since.
+        self.admitted_groups: dict[tuple[str, str], dict[GangKey, None]] = {}
         self.live_priorities: dict[int, int] = {}
         # The lowest priority of gangs that became evictable: gangs that may preempt them are tried again.
         self.new_victim_priority: int | None = None
@@ -289,12 +292,25 @@ class State:
         record.reserved, record.unplaced = [], []
 
     def clear_target(self, record: GangRecord) -> None:
-        """Ends the drain for a gang."""
+        """Ends the drain for a gang, and releases what it is charged for."""
+        self.release_target_charge(record)
         if record.notes.target:
             record.update_notes(target=(), target_since=None)
             self.changes |= Wake.FREED
         if self.target == record.key:
             self.target, self.drain_ended = None, True
+
+    def charge_target(self, record: GangRecord, amounts: Mapping[str, int]) -> None:
+        """Charges a gang for what its drain target is kept for; released with the target, or with its slots."""
+        uid = _target_uid(record)
+        self.quota.charge_amounts(uid, self.queue_of(record), amounts)
+        record.unplaced.append(uid)
+
+    def release_target_charge(self, record: GangRecord) -> None:
+        """Releases what a gang is charged for its drain target."""
+        if (uid := _target_uid(record)) in record.unplaced:
+            record.unplaced.remove(uid)
+            self.quota.refund(uid)
 
     # -- nodes
 
@@ -327,3 +343,7 @@ class State:
     def share(self, queue: str) -> float:
         """The queue's share of the cluster, divided by its weight."""
         return self.quota.share(queue, self.totals())
+
+
+def _target_uid(record: GangRecord) -> str:
+    return f"{'/'.join(record.key)}//target"

@@ -10,7 +10,7 @@ from gpu_scheduler.core.model import Gang
 from gpu_scheduler.core.state import Config
 from gpu_scheduler.gangs.contract import EXPECTED_RUNTIME, HOLD, TIMEOUT
 from gpu_scheduler.gangs.options import MAX_MEMBERS, quote, read_options
-from gpu_scheduler.k8s.objects import Json, PodSpec
+from gpu_scheduler.k8s.objects import Json, Meta, PodSpec
 
 OTHER_NAMESPACES = "*"
 """Stands for every namespace that `priority_classes` does not name."""
@@ -19,6 +19,7 @@ MAX_HOLD = 3600.0
 """The longest that slots are held for a gang, in seconds, unless the administrator sets another."""
 
 _MAX_LISTED = 8
+_DEFAULT_GRACE = 30
 _TEN_YEARS = 10 * 365 * 86_400.0
 """The ceiling of durations that concern only the gang itself: times beyond it could not be shown."""
 _OWN_DURATIONS = {TIMEOUT: "timeout", EXPECTED_RUNTIME: "expected_runtime"}
@@ -70,6 +71,25 @@ class Ceilings:
             return ""
         what = f"{quote(grace)} is longer than pods may take to end here"
         return f"spec.terminationGracePeriodSeconds: {what}; write at most {_seconds(self.max_grace)}"
+
+    def is_leaving(self, meta: Meta) -> bool:
+        """Whether a pod is being deleted, and ends within the longest grace period. One that takes longer runs on."""
+        if meta.deletion_timestamp is None:
+            return False
+        return (meta.deletion_grace_period_seconds or 0) <= self.longest_deletion
+
+    def deletion_grace(self, spec: PodSpec) -> int:
+        """The grace period in seconds with which the scheduler deletes a pod: the pod's own, up to the ceiling.
+
+        It is never 0, with which the object would be gone before the containers.
+        """
+        own = spec.termination_grace_period_seconds
+        return min(max(1, _DEFAULT_GRACE if own is None else own), self.longest_deletion)
+
+    @property
+    def longest_deletion(self) -> int:
+        """The longest grace period of a deletion in whole seconds."""
+        return max(1, int(self.max_grace))
 
     def find_problems(self, namespace: str, spec: PodSpec) -> Iterator[str]:
         """Yields a line for each field of a pod of ours that is not allowed."""

@@ -43,6 +43,7 @@ EPOCH = f"{GROUP}/epoch"
 COMMITTED = f"{GROUP}/committed"
 SERVES = f"{GROUP}/serves"
 QUARANTINED = f"{GROUP}/quarantined"
+SETBACKS = f"{GROUP}/setbacks"
 # Annotations that only the operator writes.
 MADE_BY = f"{GROUP}/made-by"
 RESTARTS = f"{GROUP}/restarts"
@@ -65,6 +66,6 @@ USER_ANNOTATIONS = (
 """Annotations of ours that users write on pods and gang objects."""
 ANNOTATIONS = frozenset(USER_ANNOTATIONS) | {
     ASSIGNS_DEVICES, UNHEALTHY_DEVICES, DEVICES, VISIBLE_DEVICES, ATTEMPT, CHARGED_QUEUE, NOTES, STATUS, EPOCH,
-    COMMITTED, SERVES, QUARANTINED, MADE_BY, RESTARTS,
+    COMMITTED, SERVES, QUARANTINED, SETBACKS, MADE_BY, RESTARTS,
 }  # fmt: skip
 """Every annotation under gpu-scheduler.io that means something. Any other one is a mistake."""

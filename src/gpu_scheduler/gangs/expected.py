@@ -10,7 +10,7 @@ import msgspec
 from gpu_scheduler.core.model import Expected
 from gpu_scheduler.gangs.dialects.dialect import GangContext
 from gpu_scheduler.gangs.jobs import JobKind, find_owner_kind, is_job_group
-from gpu_scheduler.gangs.options import BadOptionError, as_dict
+from gpu_scheduler.gangs.options import MAX_ROLES, BadOptionError, as_dict
 from gpu_scheduler.gangs.roles import LEADERS, role_of
 from gpu_scheduler.gangs.spark import expect_executors, read_executors, shape_share
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec, RawObject
@@ -55,6 +55,9 @@ def expect_members(
     if not share or job == {}:
         return ()  # a guess while the job is being fetched would reserve the wrong slots
     templates = _read_templates(raw, job or {})
+    if len(templates) > MAX_ROLES:
+        what = f"{len(templates)} pod templates of the job are too many"
+        raise BadOptionError(f"spec.minResources: {what}; write at most {MAX_ROLES} in the job")
     shapes = [context.shape_of(template.pod.spec, template.pod.metadata) for template in templates]
     if templates and None not in shapes:
         counts = _count_members(templates, minimum, tasks)

@@ -32,6 +32,8 @@ DEFAULT_QUEUE_NAME = "default"
 
 MAX_MEMBERS = 20_000
 """The largest minimum, unless the administrator sets another: every reserved slot takes time and memory."""
+MAX_ROLES = 256
+"""The most roles of a gang, such as tasks of a Volcano Job: each is placed by itself."""
 MAX_RULES = 16
 """The most topology rules of a gang."""
 

@@ -124,7 +124,7 @@ class GangRegistry:
         key = read_membership(pod).gang
         if key is None and not self._serves(pod):
             return self.on_pod_deleted(pod)  # it may have been a member before
-        traits = _traits_of(pod, key) if key is not None else None
+        traits = self._traits_of(pod, key) if key is not None else None
         self._pods[uid] = _PodEntry(pod, key, traits)
         events: list[Event] = []
         if old is not None and old.key is not None and (old.key, old.traits) != (key, traits):
@@ -340,6 +340,10 @@ class GangRegistry:
                     events += self._update_lone(pod)
         return events
 
+    def _traits_of(self, pod: PodObject, key: GangKey) -> _Traits:
+        ended = pod.status.phase in _ENDED or self.context.ceilings.is_leaving(pod.metadata)
+        return _Traits(ended, pod.spec.scheduler_name, leader_role(pod), dialect_of(key).traits(pod))
+
     def _serves(self, pod: PodObject) -> bool:
         return pod.spec.scheduler_name in self.context.scheduler_names
 
@@ -355,11 +359,6 @@ class GangRegistry:
         pods = entry.representatives() if entry is not None else ()
         owners = {owner.name for pod in pods for owner in pod.metadata.owner_references or ()}
         return ",".join(f"{key.namespace}/{name}" for name in sorted(owners))
-
-
-def _traits_of(pod: PodObject, key: GangKey) -> _Traits:
-    ended = pod.status.phase in _ENDED or pod.metadata.deletion_timestamp is not None
-    return _Traits(ended, pod.spec.scheduler_name, leader_role(pod), dialect_of(key).traits(pod))
 
 
 def _defines_same_gangs(old: RawObject, raw: RawObject) -> bool:

@@ -100,7 +100,7 @@ class _StateCollector(Collector):
         ])  # fmt: skip
 
 
-Sample = tuple[tuple[str, ...], float]
+LabelledSample = tuple[tuple[str, ...], float]
 
 
 def observe(state: State, now: float) -> Iterator[GaugeMetricFamily]:
@@ -112,22 +112,30 @@ def observe(state: State, now: float) -> Iterator[GaugeMetricFamily]:
     since = [record.waiting_since for record in state.records.values() if record.waiting_since is not None]
     oldest = max(0.0, now - min(since)) if since else 0.0
     yield _gauge("longest_wait_seconds", "How long the gang that waits longest has waited.", (), [((), oldest)])
-    yield _gauge("kept_slots", "Slots kept for members that are not there, by why.", ("why",), _kept_slots(state))
+    yield _gauge("kept_slots", "Slots kept for missing members, by reason.", ("why",), _kept_slots(state))
     yield _gauge(
-        "quarantined_pods", "Vanished pods whose GPUs stay taken for a while.", (), [((), len(state.quarantined))]
+        "quarantined_pods",
+        "Vanished pods whose GPUs stay reserved until their quarantine ends.",
+        (),
+        [((), len(state.quarantined))],
     )
     gpus = {(one.pod.node, device) for one in quarantines(state) for device in one.pod.devices or ()}
-    yield _gauge("quarantined_gpus", "GPUs of vanished pods that stay taken for a while.", (), [((), len(gpus))])
+    yield _gauge(
+        "quarantined_gpus",
+        "GPUs of vanished pods that stay reserved until their quarantine ends.",
+        (),
+        [((), len(gpus))],
+    )
     yield _gauge("open_binds", "Binds that are decided and not yet seen.", (), [((), len(state.ledger.binds))])
     yield _gauge("open_deletes", "Deletes that are decided and not yet seen.", (), [((), len(state.ledger.deletes))])
     refused = len(state.ledger.refused_deletes)
     yield _gauge("refused_deletes", "Open deletes that fail again and again.", (), [((), refused)])
-    yield _gauge("open_commits", "Commits that are not over.", (), [((), state.ledger.open_commits)])
+    yield _gauge("open_commits", "Commits in progress.", (), [((), state.ledger.open_commits)])
     yield from _gpus(state)
     yield _gauge("queue_usage", "What queues use; cpu in cores, GPUs in cards.", ("queue", "resource"), _usage(state))
 
 
-def _kept_slots(state: State) -> list[Sample]:
+def _kept_slots(state: State) -> list[LabelledSample]:
     kept = {"held": 0, "nominated": 0, "reserved": 0}
     for key, record in state.records.items():
         why = "held" if key in state.broken else "nominated" if key in state.nominated else "reserved"
@@ -135,7 +143,7 @@ def _kept_slots(state: State) -> list[Sample]:
     return [((why,), number) for why, number in kept.items()]
 
 
-def _usage(state: State) -> Iterator[Sample]:
+def _usage(state: State) -> Iterator[LabelledSample]:
     in_milli = {"cpu", *state.config.gpu_resources}
     for queue in sorted({state.queue_of(record) for record in state.records.values()}):
         for resource, amount in state.quota.used(queue).items():
@@ -170,7 +178,7 @@ def _gpus(state: State) -> Iterator[GaugeMetricFamily]:
         yield _gauge(name, about, labels, zip(names, sums.tolist(), strict=True))
 
 
-def _gauge(name: str, about: str, labels: tuple[str, ...], samples: Iterable[Sample]) -> GaugeMetricFamily:
+def _gauge(name: str, about: str, labels: tuple[str, ...], samples: Iterable[LabelledSample]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"{PREFIX}_{name}", about, labels=labels)
     for values, number in samples:
         family.add_metric(values, number)

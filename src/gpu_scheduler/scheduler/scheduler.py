@@ -24,6 +24,7 @@ from gpu_scheduler.core.events import (
     SendDelete,
     TookOver,
 )
+from gpu_scheduler.gangs.contract import QUARANTINED, SETBACKS
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import ApiError, innermost
@@ -36,6 +37,7 @@ from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.committer import Committer
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.commit.quarantines import encode_quarantines
+from gpu_scheduler.scheduler.commit.setbacks import encode_setbacks
 from gpu_scheduler.scheduler.metrics import SchedulerMetrics
 from gpu_scheduler.scheduler.self_check import compare
 from gpu_scheduler.scheduler.settings import Settings
@@ -49,6 +51,9 @@ SYNC_TIMEOUT = 120.0
 
 MIN_CYCLE_INTERVAL = 0.005
 """The shortest time between two cycles, in seconds: changes in quick succession are decided together."""
+
+PUBLISH_PERIOD = 1.0
+"""How often what only the leader knows is put into words for the commands, in seconds."""
 
 CLEANUP_PERIOD = 60.0
 """How often the leader deletes void Placements, in seconds."""
@@ -124,8 +129,10 @@ class Scheduler:
             candidate,
             settings.scheduler_names,
             self._metrics.count_swap,
-            lambda: encode_quarantines(self._engine.quarantines()),
+            self._publish,
         )
+        self._publish_after = 0.0
+        self._published: dict[str, str] = {}
         self._intents = Intents(clients.commits, settings.namespace, self._commit_log.prove)
         self._committer = Committer(self._commit_log, self._intents, self._on_outcome, self._is_busy)
         self._binder = Binder(clients.binds, self._watcher, self._on_outcome, settings.in_flight)
@@ -239,6 +246,19 @@ class Scheduler:
             _log.info("self-check finished", differences=len(differences), pods=len(self._watcher.translator.pods))
 
     # -- leading
+
+    def _publish(self) -> dict[str, str]:
+        """The annotations of the Lease that tell the commands what only the leader knows.
+
+        A busy leader writes the Lease many times a second; this is computed once a second.
+        """
+        if (now := self._now()) >= self._publish_after:
+            self._publish_after = now + PUBLISH_PERIOD
+            self._published = {
+                QUARANTINED: encode_quarantines(self._engine.quarantines()),
+                SETBACKS: encode_setbacks(self._engine.setbacks(now)),
+            }
+        return self._published
 
     def _is_busy(self) -> bool:
         """Whether binds are waiting to be sent: less urgent writes then make way."""

@@ -23,6 +23,7 @@ from gpu_scheduler.gangs.contract import SYSTEM
 from gpu_scheduler.gangs.options import MAX_MEMBERS
 from gpu_scheduler.k8s.errors import ConfigError
 from gpu_scheduler.k8s.health import split_address
+from gpu_scheduler.k8s.logs import LogFormat
 
 _MAX_SECONDS = 10 * 365 * 86_400
 _CORE = Config()
@@ -40,7 +41,7 @@ Text = Annotated[str, Meta(max_length=253, description="text of at most 253 char
 Address = Annotated[str, Meta(description='a port with or without a host, such as ":8080" or "127.0.0.1:8080"')]
 LabelKey = Annotated[str, Meta(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?$")]
 Names = Annotated[tuple[Name, ...], Meta(min_length=1, description="a list of names, such as [gpu-scheduler]")]
-Resources = Annotated[
+GpuResources = Annotated[
     tuple[LabelKey, ...], Meta(min_length=1, description="a list of resource names, such as [nvidia.com/gpu]")
 ]
 Namespace = Annotated[str, Meta(pattern=r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$")]
@@ -48,7 +49,7 @@ PriorityClasses = Annotated[
     dict[Namespace, tuple[Name, ...]],
     Meta(description='lists of priority classes by namespace, such as {team-a: [low], "*": [low, high]}'),
 ]
-LogFormat = Annotated[Literal["console", "json"], Meta(description="console or json")]
+LogFormatSetting = Annotated[LogFormat, Meta(description="console or json")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="debug, info, warning or error")]
 
 
@@ -59,7 +60,7 @@ class TopologyLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label: LabelKey
 
 
-Levels = Annotated[
+TopologyLevels = Annotated[
     tuple[TopologyLevel, ...],
     Meta(description='a list of levels, widest first, each such as {name: rack, label: "example.com/rack"}'),
 ]
@@ -83,8 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lease_duration: PositiveSeconds = _field("leaseDurationSeconds", 15.0)
     renew: PositiveSeconds = _field("renewSeconds", 2.0)
     identity: Text = msgspec.field(default_factory=_make_identity)
-    gpu_resources: Resources = _CORE.gpu_resources
-    topology_levels: Levels = tuple(TopologyLevel(name, label) for name, label in DEFAULT_LEVELS)
+    gpu_resources: GpuResources = _CORE.gpu_resources
+    topology_levels: TopologyLevels = tuple(TopologyLevel(name, label) for name, label in DEFAULT_LEVELS)
     gangs: Switch = _CORE.gangs
     hold: Seconds = _field("holdSeconds", _CORE.hold)
     reserve: Seconds = _field("reserveSeconds", _CORE.reserve)
@@ -106,7 +107,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     certificate_lifetime: PositiveSeconds = _field("certificateLifetimeSeconds", 365 * 86_400.0)
     certificate_grace: PositiveSeconds = _field("certificateGraceSeconds", 30.0)
     listen: Address = _field("listenAddress", ":8080")
-    log_format: LogFormat = "console"
+    log_format: LogFormatSetting = "console"
     log_level: LogLevel = "info"
 
     @property

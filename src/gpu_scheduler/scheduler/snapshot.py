@@ -24,6 +24,7 @@ from gpu_scheduler.k8s.times import parse_time
 from gpu_scheduler.scheduler.commit.commit_log import CommitLease
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.commit.quarantines import decode_quarantines
+from gpu_scheduler.scheduler.commit.setbacks import decode_setbacks
 from gpu_scheduler.scheduler.settings import Settings
 from gpu_scheduler.scheduler.watcher import Handler, make_translator, optional_kinds, required_kinds
 
@@ -76,6 +77,7 @@ async def take_snapshot(client: Client, settings: Settings) -> ClusterSnapshot:
     for quarantined in decode_quarantines(lease.quarantined if lease is not None else ""):
         engine.handle(quarantined, now)
     engine.handle(TookOver(await _read_open(client, settings, lease)), now)
+    engine.handle(decode_setbacks(lease.setbacks if lease is not None else ""), now)
     engine.run_cycle(now)
     shown = None
     if lease is not None:

@@ -56,7 +56,7 @@ OWNER_BATCH_DELAY = 0.05
 _log = structlog.get_logger(__name__)
 
 Handler = Callable[[Sequence[ObjectChange[Any]]], None]
-Kind = tuple[Resource, type[Any], Handler]
+WatchedKind = tuple[Resource, type[Any], Handler]
 """A kind, the type that its objects are decoded to, and the handler of its changes."""
 
 
@@ -75,7 +75,7 @@ def make_translator(settings: Settings, owners: Owners | None = None) -> Transla
     return Translator(DecodeOptions(names, gpus, ceilings), GangRegistry(context), QueueRegistry())
 
 
-def required_kinds(translator: Translator) -> list[Kind]:
+def required_kinds(translator: Translator) -> list[WatchedKind]:
     """The kinds that every API server has, each after those that it refers to: pods come last."""
     return [
         (NAMESPACES, Object, translator.on_namespaces_changed),
@@ -88,16 +88,16 @@ def required_kinds(translator: Translator) -> list[Kind]:
     ]
 
 
-def optional_kinds(translator: Translator, served: Served) -> list[Kind]:
+def optional_kinds(translator: Translator, served: Served) -> list[WatchedKind]:
     """The kinds of gangs and queues that the API server serves."""
     context = translator.registry.context
     context.resources = choose_resources(served.has)
     workloads = context.resources.get(Workloads.name)
     context.workload_status = workloads is not None and served.has(workloads, "status")
-    queues: list[Kind] = [
+    queues: list[WatchedKind] = [
         (kind, RawObject, partial(translator.on_queues_changed, kind)) for kind in (QUEUES, VOLCANO_QUEUES)
     ]
-    groups: list[Kind] = [
+    groups: list[WatchedKind] = [
         (kind, RawObject, partial(translator.on_groups_changed, dialect)) for dialect, kind in context.resources.items()
     ]
     return [kind for kind in queues if served.has(kind[0])] + groups
@@ -134,6 +134,10 @@ class ClusterWatcher:
     def bind_annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
         """The annotations that a bind writes to its pod."""
         return {CHARGED_QUEUE: bind.queue, **bind_annotations(pod, bind.devices, self._settings.core.gpu_resources)}
+
+    def deletion_grace(self, pod: PodObject) -> int:
+        """The grace period in seconds with which a pod is deleted."""
+        return self.registry.context.ceilings.deletion_grace(pod.spec)
 
     def unbound_claims(self, pod: PodObject) -> dict[str, str]:
         """The claims that must become Bound before the pod is bound, with the node selected for each, if any."""

@@ -74,12 +74,14 @@ def make_policies(policy: AdmissionPolicy) -> dict[str, Json]:
     }
 
 
-def make_tenant_policies(policy: AdmissionPolicy) -> dict[str, Json]:
+def make_tenant_policies(policy: AdmissionPolicy, longest: str = "") -> dict[str, Json]:
     """The specs of the optional policies for namespaces of tenants by name: what would use GPUs beside all queues.
 
-    They exempt no DaemonSet: a tenant may create one, and its pods would be as free as any others.
+    They exempt no DaemonSet: a tenant may create one, and its pods would be as free as any others. `longest` is written
+    instead of the longest grace period of a deletion.
     """
     served = sorted(policy.scheduler_names)
+    longest = longest or str(policy.ceilings.longest_deletion)
     return {
         "gpu-scheduler-tenant-schedulers": _policy(
             [_rule("CREATE", "pods")],
@@ -103,6 +105,11 @@ def make_tenant_policies(policy: AdmissionPolicy) -> dict[str, Json]:
             ],
             f"metadata.annotations: {' and '.join(IMMUTABLE)} need a request for GPUs, which a ResourceQuota can count;"
             " request whole GPUs, with a map as many as it lists",
+        ),
+        "gpu-scheduler-tenant-deletions": _policy(
+            [_rule("DELETE", "pods"), _rule("CREATE", "pods/eviction")],
+            [_condition("slow-deletion", _deletes_slowly(policy, longest))],
+            f"gracePeriodSeconds: is longer than pods may take to end here; write at most {longest}",
         ),
     }
 
@@ -308,6 +315,21 @@ def _names_node() -> str:
 def _is_not_kubelet() -> str:
     """CEL: the request does not come from a kubelet, which shows its static pods in the API."""
     return '!(has(request.userInfo.groups) && "system:nodes" in request.userInfo.groups)'
+
+
+def _deletes_slowly(policy: AdmissionPolicy, longest: str) -> str:
+    """CEL: a pod of ours is deleted, or any pod evicted, with a longer grace period. An eviction shows no pod.
+
+    A deletion that names no grace period has that of the pod here, which may be older than the ceiling.
+    """
+    asked = "has({0}) && has({0}.gracePeriodSeconds) && {0}.gracePeriodSeconds > {1}"
+    ours = _names_our_scheduler(_SCHEDULER_OF_POD, policy, "oldObject")
+    own = "oldObject.spec.terminationGracePeriodSeconds"
+    as_declared = f"has({own}) && {own} == request.options.gracePeriodSeconds"
+    slow = f"{asked.format('request.options', longest)} && !({as_declared})"
+    deleted = f'request.operation == "DELETE" && {ours} && {slow}'
+    evicted = f'request.operation == "CREATE" && {asked.format("object.deleteOptions", longest)}'
+    return f"({deleted}) || ({evicted})"
 
 
 def _is_new_or_loses_parallel() -> str:

@@ -17,7 +17,7 @@ from gpu_scheduler.gangs.dialects import read_membership
 from gpu_scheduler.gangs.dialects.annotation import read_gang_min
 from gpu_scheduler.gangs.jobs import JobKind, SingleTemplateKind
 from gpu_scheduler.gangs.jobs.job_kind import read_count
-from gpu_scheduler.gangs.options import BadOptionError, annotation, as_dict, as_list
+from gpu_scheduler.gangs.options import MAX_ROLES, BadOptionError, annotation, as_dict, as_list
 from gpu_scheduler.gangs.pods.device_map import MAX_LENGTH, MapError, parse_map, pod_index
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec
 from gpu_scheduler.webhook.containers import MAX_CONTAINERS, PodContainers, count_containers
@@ -25,8 +25,8 @@ from gpu_scheduler.webhook.findings import Findings
 from gpu_scheduler.webhook.pods import KnownNodes, check_template, find_too_many_amounts
 from gpu_scheduler.webhook.policy import AdmissionPolicy
 
-MAX_TEMPLATES: Final = 1000
-"""The most templates of an object, such as tasks of a Volcano Job. A review with 10,000 would delay others."""
+MAX_TEMPLATES: Final = MAX_ROLES
+"""The most templates of an object, such as tasks of a Volcano Job: each is a role of its gang."""
 _MAX_CONTAINERS: Final = 10 * MAX_CONTAINERS
 _MAX_INDICES_LISTED: Final = 3
 
@@ -99,7 +99,8 @@ def _own_templates(owner: TemplateOwner, policy: AdmissionPolicy) -> Iterator[Po
 def _find_too_large(templates: list[PodTemplate]) -> str:
     """The problem of templates that are too large together, or ""."""
     if len(templates) > MAX_TEMPLATES:
-        return f"spec: more than {MAX_TEMPLATES} pod templates are too many; write at most {MAX_TEMPLATES}"
+        field = templates[-1].field
+        return f"{field}: more than {MAX_TEMPLATES} pod templates are too many; write at most {MAX_TEMPLATES}"
     containers = sum(count_containers(template.containers) for template in templates)
     if containers > _MAX_CONTAINERS:
         return f"spec: {containers} containers in pod templates are too many; write at most {_MAX_CONTAINERS}"

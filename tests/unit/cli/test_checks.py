@@ -13,7 +13,7 @@ from gpu_scheduler.cli.checks.permissions import Permission, gang_kinds, needed_
 from gpu_scheduler.cli.render.checks import checks_as_json, draw_checks
 from gpu_scheduler.cli.render.leader import leader_problem, warn_of_leader
 from gpu_scheduler.core.events import PodGone
-from gpu_scheduler.core.model import GangKey, Node, PodPhase, Queue, Shape
+from gpu_scheduler.core.model import Expected, GangKey, Node, Notes, PodPhase, Queue, Shape
 from gpu_scheduler.gangs.contract import PLACEMENTS, QUEUES, SYSTEM
 from gpu_scheduler.k8s.discovery import Served
 from gpu_scheduler.k8s.objects import Meta
@@ -191,6 +191,17 @@ def test_pods_of_missing_gangs_and_long_waits_are_warned_of() -> None:
     assert (waiting.level, waiting.message) == (CheckLevel.WARN, "1 gang for over an hour: team/old (120m)")
     assert waiting.remedy == "gpu-scheduler explain team/old"
     assert [check.level for check in cluster.check_gangs(Scene().look(), NOW)] == [CheckLevel.OK, CheckLevel.OK]
+
+
+def test_a_gang_that_waits_for_long_without_pods_is_warned_of() -> None:
+    scene = Scene(a_node("n1", 4))
+    expected = (Expected(shape_of(8), 2),)
+    scene.gang("podless", 2, created=NOW - 7200, expected=expected)
+    scene.gang("fresh", 2, expected=expected)
+    scene.gang("reserved", 1, created=NOW - 7200, expected=(Expected(shape_of(1), 1),), notes=Notes(admitted_at=NOW))
+    scene.gang("ended", 2, created=NOW - 7200)
+    _, waiting = cluster.check_gangs(scene.look(), NOW)
+    assert (waiting.level, waiting.message) == (CheckLevel.WARN, "1 gang for over an hour: team/podless (120m)")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,18 @@ from __future__ import annotations
 from gpu_scheduler.cli.render.explain import ExplainPage, draw_page, make_page
 from gpu_scheduler.core.events import NodeSeen
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import GangKey, Gate, GateKind, PodPhase, Queue, Taint, TaintEffect, TopologyRule
+from gpu_scheduler.core.model import (
+    Expected,
+    GangKey,
+    Gate,
+    GateKind,
+    Notes,
+    PodPhase,
+    Queue,
+    Taint,
+    TaintEffect,
+    TopologyRule,
+)
 from gpu_scheduler.k8s.objects import Meta
 from tests.unit.cli.scenes import GPU, NOW, Scene, a_node, plain, shape_of
 
@@ -220,7 +231,7 @@ def test_a_misspelt_annotation_is_a_warning() -> None:
     assert f"Warnings\n  - {warning}\n" in plain(draw_page(page, NOW, None))
 
 
-def test_only_the_first_in_line_is_told_that_it_starts_when_another_gang_ends() -> None:
+def test_only_the_page_of_the_first_in_line_says_that_it_starts_when_another_gang_ends() -> None:
     scene = Scene(a_node("node1", 2))
     scene.runs("busy", "node1", (0, 1), shape=shape_of(2))
     keys = [scene.gang(name, 1, created=NOW - 9 + age) for age, name in enumerate(("first", "second"))]
@@ -264,6 +275,17 @@ def test_gangs_that_fit_side_by_side_all_start_when_another_gang_ends() -> None:
     assert [starts in page.helps for page in pages] == [True, True, False]
     expected = "It would fit when team/busy ends, but team/second is ahead of it in line and starts then."
     assert expected in pages[2].helps
+
+
+def test_a_gang_with_reserved_slots_has_no_earliest_start() -> None:
+    scene = Scene(a_node("node1", 4))
+    key = scene.gang("train", 2, expected=(Expected(shape_of(1), 2),), notes=Notes(admitted_at=NOW - 10))
+    page = page_of(scene, key)
+    assert page.report.phase is Phase.RESERVED
+    assert page.as_json(NOW)["earliest_start"] is None
+    text = plain(draw_page(page, NOW, None))
+    assert "Slots for all members are reserved for another 5 minutes" in text
+    assert "Earliest start" not in text
 
 
 def test_a_gang_that_failed_has_no_earliest_start() -> None:

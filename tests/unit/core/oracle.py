@@ -329,6 +329,8 @@ def _map_is_free(fleet: Fleet, shape: Shape, entry: DeviceMap, node: Node) -> bo
         return False
     if shape.gpus and not node.assigns_devices:
         return False
+    if not shape.gpus and shape.gpu_resource and node.gpu_resource not in ("", shape.gpu_resource):
+        return False
     if node.gpus and any(device not in _healthy(node) for device in entry.devices):
         return False
     held: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 from random import Random
 
 import pytest
@@ -348,3 +349,66 @@ def test_any_number_of_equal_groups_without_pods_is_decided_in_one_cycle() -> No
     assert sum(world.phase(key) is Phase.RESERVED for key in keys) == 49
     queue = world.engine.state.queue
     assert len({queue.signature_of(key) for key in keys if key in queue}) == 1
+
+
+# -- gangs below their minimum
+
+
+def turns(budget: CycleBudget, keys: list[GangKey], *, changed: bool, each: int) -> str:
+    """The gangs that have a turn in one cycle, each of which takes some work; "..." if others are left over."""
+    work = count(1000, each)  # asked for at the beginning, and after each turn
+    budget.begin_cycle(1000)
+    found = "".join(key.name for key in budget.replacements.take_turns(keys, changed, lambda: next(work)))
+    return found + "..." * budget.has_turns_left
+
+
+def test_broken_gangs_have_turns_until_half_of_the_work_is_used_and_the_next_cycle_goes_on() -> None:
+    budget, keys = CycleBudget(80, 32), [a_key(name) for name in "abcde"]
+    assert turns(budget, keys, changed=True, each=20) == "ab..."
+    assert turns(budget, keys, changed=False, each=20) == "cd..."
+    assert turns(budget, keys, changed=False, each=20) == "e"
+    assert turns(budget, keys, changed=False, each=20) == ""
+
+
+def test_broken_gangs_have_turns_in_rotation_although_every_cycle_sees_a_change() -> None:
+    budget, keys = CycleBudget(80, 32), [a_key(name) for name in "abc"]
+    seen = [turns(budget, keys, changed=True, each=1000) for _ in range(4)]
+    assert seen == ["a...", "b...", "c...", "a..."]
+
+
+def test_every_broken_gang_has_a_turn_after_a_change() -> None:
+    budget, keys = CycleBudget(80, 32), [a_key(name) for name in "abc"]
+    assert turns(budget, keys, changed=True, each=40) == "a..."
+    assert turns(budget, keys, changed=True, each=40) == "b..."
+    assert turns(budget, keys, changed=False, each=20) == "ca"
+
+
+def test_queue_gets_half_of_the_work_whatever_was_used_before() -> None:
+    budget = CycleBudget(80, 32)
+    budget.begin_cycle(1000)
+    budget.begin_queue(1030)
+    assert [budget.has_work_left(work) for work in (1079, 1080)] == [True, False]
+    budget.begin_queue(5000)
+    assert [budget.has_work_left(work) for work in (5039, 5040)] == [True, False]
+
+
+def test_many_broken_gangs_take_a_bounded_part_of_a_cycle_and_are_all_served() -> None:
+    world = a_world(60, config=Config(max_cycle_work=60))
+    keys = [a_key(f"broken{number}") for number in range(20)]
+    for key in keys:
+        world.submit(Gang(key, minimum=1, hold=3600.0), a_pod(f"{key.name}-0", shape_of(1), gang=key))
+    world.settle(controllers=False)
+    for number, key in enumerate(keys):  # these members are added: nothing was lost
+        world.change_gang(key, minimum=2)
+        gpus = 1 if number == 19 else 99
+        world.create(a_pod(f"{key.name}-1", shape_of(gpus), gang=key))
+    other = world.start("other", 1)
+    world.deliver_all()
+    before = world.engine.state.work
+    world.run_cycle()
+    assert world.engine.state.work - before < 120
+    assert world.engine.state.budget.has_turns_left
+    world.settle(controllers=False)
+    assert len(world.bound(other)) == 1
+    assert len(world.bound(keys[19])) == 2
+    assert not world.engine.has_changes

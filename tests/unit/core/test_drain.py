@@ -163,6 +163,42 @@ def test_gang_below_its_minimum_may_grow_back_into_a_target_up_to_its_minimum() 
     assert len(world.bound(shrunk)) == 3
 
 
+def test_lost_member_is_replaced_on_a_target_and_members_of_a_raised_minimum_are_not() -> None:
+    world = a_world(4)
+    key = world.start("a", 2, controlled=False, hold=3600.0)
+    large = world.start("large", 1, shape_of(4))
+    world.pass_time(301)
+    assert world.gangs[large].notes.target == ("n0",)
+    world.end("a-1", PodPhase.FAILED)
+    world.change_gang(key, minimum=4)
+    world.pass_time(60)
+    world.create(*(a_pod(f"more-{i}", gang=key) for i in range(3)))
+    world.pass_time(60)
+    assert (len(world.bound(key)), world.phase(key)) == (2, Phase.HOLDING)
+    assert world.reasons(key) == {Reason.RESERVED}
+    world.remove_job(large)
+    world.settle()
+    assert (len(world.bound(key)), world.phase(key)) == (4, Phase.RUNNING)
+
+
+@pytest.mark.parametrize("hold", [0.0, 3600.0], ids=["hold over", "hold"])
+@pytest.mark.parametrize("policy", [OnMemberLost.HOLD, OnMemberLost.SHRINK])
+def test_owner_of_a_target_starts_although_a_running_gang_raises_its_minimum(hold: float, policy: OnMemberLost) -> None:
+    world = a_world(4, 4)
+    fillers = [world.start(f"filler-{i}", 1) for i in range(7)]
+    key = world.start("a", 1, controlled=False, hold=hold, on_member_lost=policy)
+    world.settle()
+    large = world.start("large", 4)
+    world.pass_time(301)
+    assert world.gangs[large].notes.target
+    world.change_gang(key, minimum=8)
+    for filler in fillers:
+        world.create(a_pod(f"more-{filler.name}", gang=key))
+        world.finish(filler)
+        world.settle()
+    assert len(world.bound(large)) == 4
+
+
 def test_gang_of_higher_priority_enters_a_target_and_one_of_equal_priority_does_not() -> None:
     world, _ = drained(2)
     equal, high = world.start("equal", 1), world.start("high", 1, priority=1)

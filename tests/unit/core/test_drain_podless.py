@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.core.events import Fenced
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import Expected, Gang, GangKey, Queue
 from gpu_scheduler.core.state import Config
-from tests.unit.core.world import World, a_key, a_pod, a_world, members, shape_of
+from tests.unit.core.world import GPU, World, a_key, a_pod, a_world, members, shape_of
 
 LIFE = 1000.0
 
@@ -136,6 +137,111 @@ def test_no_nodes_are_drained_for_groups_without_pods_if_the_longest_life_is_zer
     group = expecting(world, "a")
     world.pass_time(400)
     assert target_of(world, group) == ()
+
+
+# -- what a target is charged
+
+
+def limited(limit: int) -> World:
+    """A world with two nodes of four GPUs, one pod on each, and a limit of its queue "q"."""
+    world = a_world(4, 4, config=Config(max_podless_drain=LIFE))
+    world.put_queue(Queue("q", limit={GPU: limit}))
+    for name in ("x", "y"):
+        world.start(name, 1, shape_of(3), namespace="other", controlled=False)
+    world.settle()
+    return world
+
+
+def used(world: World) -> int:
+    return world.engine.state.quota.used("q").get(GPU, 0) // 1000
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_queue_is_charged_for_the_target_of_a_group_without_pods(new_leader: bool) -> None:
+    world = limited(4)
+    group = expecting(world, "a", queue="q")
+    world.pass_time(301)
+    if new_leader:
+        world.crash()
+        world.settle()
+    assert (len(target_of(world, group)), used(world)) == (1, 4)
+    more = world.start("more", 1, queue="q")
+    world.pass_time(60)
+    assert (world.bound(more), len(target_of(world, group)), used(world)) == ([], 1, 4)
+    for name in ("x", "y"):
+        world.finish(a_key(name, "other"))
+    world.settle()
+    assert (world.phase(group), used(world)) == (Phase.RESERVED, 4)
+    come(world, group)
+    assert (len(world.bound(group)), used(world)) == (1, 4)
+
+
+@pytest.mark.parametrize("end", ["expired", "deleted", "pods", "moved", "limit"])
+def test_charge_of_a_target_is_released_with_it(end: str) -> None:
+    world = limited(4)
+    group = expecting(world, "a", queue="q")
+    world.pass_time(301)
+    assert used(world) == 4
+    if end == "expired":
+        world.pass_time(LIFE)
+    elif end == "deleted":
+        world.remove_gang(group)
+    elif end == "pods":
+        come(world, group)
+    elif end == "moved":
+        world.change_gang(group, queue="")
+    else:
+        world.put_queue(Queue("q", limit={GPU: 3}))
+    world.settle()
+    assert used(world) == 0
+
+
+def test_group_without_pods_gets_no_target_that_its_queue_cannot_be_charged_for() -> None:
+    world = limited(4)
+    group = expecting(world, "a", queue="q")
+    world.pass_time(299)
+    world.start("more", 1, queue="q")
+    world.pass_time(60)
+    assert (target_of(world, group), used(world)) == ((), 1)
+
+
+@pytest.mark.parametrize(("queue", "kept"), [("q", False), ("", True)])
+def test_charge_of_a_target_gives_way_to_a_gang_of_higher_priority_in_its_queue(queue: str, kept: bool) -> None:
+    world = limited(4)
+    group = expecting(world, "a", queue="q")
+    world.pass_time(301)
+    high = world.start("high", 1, queue=queue, priority=1)
+    world.settle()
+    assert (len(world.bound(high)), bool(target_of(world, group))) == (1, kept)
+
+
+def test_charge_of_a_target_stays_if_a_gang_of_higher_priority_would_be_refused_without_it() -> None:
+    world = limited(4)
+    group = expecting(world, "a", queue="q")
+    world.pass_time(301)
+    world.start("high", 5, queue="q", priority=1)
+    world.settle()
+    assert (len(target_of(world, group)), used(world)) == (1, 4)
+
+
+def test_one_pod_does_not_make_the_target_of_expected_members_free_of_charge() -> None:
+    world = limited(4)
+    key = a_key("a")
+    expected = (Expected(shape_of(4), 1, "worker"),)
+    world.submit(Gang(key, queue="q", expected=expected), *members(key, 1, shape_of(0), role="driver"))
+    world.pass_time(301)
+    assert (len(target_of(world, key)), used(world)) == (1, 4)
+
+
+def test_charge_of_a_target_ends_with_leadership() -> None:
+    world = limited(4)
+    expecting(world, "a", queue="q")
+    world.pass_time(301)
+    world.handle(Fenced())
+    assert used(world) == 0
+
+
+# -- unused reservations
 
 
 def waste_reservation(world: World, key: GangKey, *, deleted: bool) -> None:

@@ -960,6 +960,25 @@ MAP_CASES = [
         Reason.NO_ASSIGNED_DEVICES,
     ),
     Case(
+        "a map without a request on a node with GPUs of another resource",
+        asks(replace(MINE, gpu_resource="amd.com/gpu")),
+        [ASSIGNED],
+        "",
+        Reason.OTHER_GPUS,
+    ),
+    Case(
+        "a map without a request on a node with GPUs of its resource",
+        asks(replace(MINE, gpu_resource=GPU)),
+        [ASSIGNED],
+        "n1",
+    ),
+    Case(
+        "a map without a request on a node that advertises no GPUs",
+        asks(replace(MINE, gpu_resource="amd.com/gpu")),
+        [node("n1")],
+        "n1",
+    ),
+    Case(
         "a map with a request on a node whose devices are assigned", asks(mapped_request("n1", 0, 1)), [ASSIGNED], "n1"
     ),
     Case(

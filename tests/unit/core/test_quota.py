@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import GangSeen, PodSeen
 from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import DeviceMap, Expected, Gang, Queue, Shape
+from gpu_scheduler.core.model import DeviceMap, Expected, Gang, PodPhase, Queue, Shape
 from gpu_scheduler.core.queueing.quota import QuotaTracker
 from gpu_scheduler.core.reasons import Reason
 from tests.unit.core.world import GPU, NAMESPACE, a_key, a_pod, a_world, members, shape_of, share_of
@@ -88,6 +88,63 @@ def test_reclaim_and_preemption_together_never_push_a_queue_below_its_quota() ->
     world.start("a", 1, shape_of(4), queue="lender", priority=5)
     world.settle()
     assert [len(world.bound(key)) for key in (low, equal)] == [1, 1]
+
+
+@pytest.mark.parametrize("vanished", [False, True], ids=["deleted", "quarantined"])
+def test_what_is_leaving_a_queue_already_counts_as_given_back(vanished: bool) -> None:
+    world = a_world(8)
+    for name, quota in (("a", 4), ("b", 2), ("c", 2)):
+        world.put_queue(Queue(name, quota={GPU: quota}))
+    theirs = [world.start(f"c{i}", 2, queue="c", controlled=False) for i in range(2)]
+    world.settle()
+    world.now += 10
+    borrowers = [world.start(f"b{i}", 2, queue="b", controlled=False) for i in range(2)]
+    world.settle()
+    world.run_kubelets = lambda: None  # type: ignore[method-assign]  # pods that are deleted take their time
+    world.start("a0", 2, queue="a", controlled=False)
+    world.settle()
+    leaving = [pod for pod in world.pods.values() if pod.deleting]
+    assert [pod.name for pod in leaving] == ["b0-0", "b0-1"]
+    if vanished:
+        for pod in leaving:
+            world.remove_pod(pod.uid)
+    world.start("a1", 2, queue="a", controlled=False)
+    world.settle()
+    left = [[pod for pod in world.bound(key) if not pod.deleting] for key in (*theirs, *borrowers)]
+    assert [len(pods) for pods in left] == [0, 2, 0, 2]
+
+
+def test_reclaim_counts_the_held_slots_that_go_with_a_gang() -> None:
+    world = a_world(8)
+    for name, quota in (("a", 2), ("b", 6)):
+        world.put_queue(Queue(name, quota={GPU: quota}))
+    small = world.start("small", 4, queue="b", controlled=False)
+    world.settle()
+    world.now += 10
+    broken = world.start("broken", 4, queue="b", controlled=False, hold=3600.0)
+    world.settle()
+    for number in range(1, 4):
+        world.end(f"broken-{number}", PodPhase.FAILED)
+    world.settle()
+    world.start("owner", 1, queue="a")
+    world.pass_time(60)
+    assert (len(world.bound(small)), len(world.bound(broken))) == (4, 1)
+
+
+def test_slots_on_which_nothing_runs_do_not_make_running_gangs_reclaimable() -> None:
+    world = a_world(8)
+    for name, quota in (("a", 4), ("b", 4)):
+        world.put_queue(Queue(name, quota={GPU: quota}))
+    running = [world.start(f"b{i}", 1, shape_of(2), queue="b", controlled=False) for i in range(2)]
+    world.settle()
+    expected = (Expected(shape_of(1), 2, "worker"),)
+    world.submit(Gang(a_key("reserved", "team"), minimum=2, expected=expected, queue="b"))
+    world.settle()
+    assert world.engine.state.quota.used("b")[GPU] == 6000
+    world.start("a0", 1, shape_of(4), queue="a")
+    world.settle()
+    assert [len(world.bound(key)) for key in running] == [1, 1]
+    assert not [pod for pod in world.pods.values() if pod.deleting]
 
 
 def test_queue_that_is_not_reclaimable_keeps_what_it_borrowed() -> None:

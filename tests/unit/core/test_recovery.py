@@ -576,3 +576,22 @@ def test_refreshes_of_a_holding_gang_schedule_one_timer() -> None:
         world.change_pod("a-0", labels={"step": str(number)})
         world.settle(controllers=False)
     assert len(world.engine.state._timers) < 10
+
+
+def test_members_of_a_raised_minimum_come_after_the_queue() -> None:
+    world = a_world(4)
+    fillers = [world.start(f"filler-{i}", 1, controlled=False) for i in range(3)]
+    key = world.start("a", 1, controlled=False, hold=3600.0)
+    world.settle()
+    rival = world.start("b", 2)
+    world.settle()
+    world.change_gang(key, minimum=4)
+    world.create(*(a_pod(f"more-{i}", gang=key) for i in range(3)))
+    world.settle()
+    for filler in fillers:
+        world.finish(filler)
+    world.settle()
+    assert (len(world.bound(rival)), len(world.bound(key))) == (2, 2)
+    world.finish(rival)
+    world.settle()
+    assert (len(world.bound(key)), world.phase(key)) == (4, Phase.RUNNING)

@@ -389,3 +389,107 @@ def test_reserved_slots_are_charged_to_their_queue_only_while_reserved() -> None
     assert world.bound(other) == []
     world.pass_time(2)
     assert len(world.bound(other)) == 3
+
+
+# -- one reservation at a time
+
+
+def test_groups_without_pods_get_one_reservation_at_a_time_after_one_that_was_not_used() -> None:
+    world = a_world(8, 8)
+    world.put_queue(Queue("q", limit={GPU: 16}))
+
+    def reserved(number: int) -> int:
+        """The GPUs that are reserved for 16 groups under new names."""
+        groups = [expecting(f"a{number}-{i}", 1, queue="q") for i in range(16)]
+        for group in groups:
+            world.submit(group)
+        world.settle()
+        found = world.engine.state.quota.used("q")[GPU] // 1000
+        world.pass_time(305)
+        for group in groups:
+            world.remove_gang(group.key)
+        world.settle()
+        return found
+
+    assert [reserved(number) for number in range(3)] == [16, 1, 1]
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["expired", "deleted"])
+@pytest.mark.parametrize(
+    ("other", "both"),
+    [({}, False), ({"namespace": "other"}, True), ({"queue": "q"}, True)],
+    ids=["same", "other namespace", "other queue"],
+)
+def test_one_reservation_at_a_time_holds_for_the_queue_and_namespace_of_the_unused_one(
+    deleted: bool, other: dict[str, str], both: bool
+) -> None:
+    world = a_world(8)
+    world.put_queue(Queue("q"))
+    wasted = expecting("wasted", 1)
+    world.submit(wasted)
+    world.settle()
+    if not deleted:
+        world.pass_time(301)
+    world.remove_gang(wasted.key)
+    keys = [a_key(name, other.get("namespace", NAMESPACE)) for name in "ab"]
+    for key in keys:
+        world.submit(Gang(key, expected=(Expected(shape_of(1), 1, "worker"),), queue=other.get("queue", "")))
+    world.settle()
+    phases = [world.phase(key) for key in keys]
+    assert phases == [Phase.RESERVED, Phase.RESERVED if both else Phase.WAITING]
+    assert (Reason.ONE_RESERVATION in world.reasons(keys[1])) is not both
+
+
+def test_groups_that_wait_for_a_reservation_take_turns_until_pods_come() -> None:
+    world = a_world(8)
+    wasted = expecting("wasted", 1)
+    world.submit(wasted)
+    world.settle()
+    world.remove_gang(wasted.key)
+    groups = [expecting(name, size) for name, size in (("a", 1), ("b", 2), ("c", 3))]
+    for group in groups:
+        world.submit(group)
+    world.settle()
+    assert [world.phase(group.key) for group in groups] == [Phase.RESERVED, Phase.WAITING, Phase.WAITING]
+    world.pass_time(301)
+    assert [world.phase(group.key) for group in groups] == [Phase.WAITING, Phase.RESERVED, Phase.WAITING]
+    world.create(*members(groups[1].key, 2, role="worker"))
+    world.settle()
+    assert [world.phase(group.key) for group in groups] == [Phase.RESERVED, Phase.RUNNING, Phase.RESERVED]
+    assert world.engine.state.admitted_groups.keys() == {("", NAMESPACE)}
+
+
+def test_gang_with_pods_starts_beside_groups_that_get_one_reservation_at_a_time() -> None:
+    world = a_world(8)
+    wasted = expecting("wasted", 1)
+    world.submit(wasted)
+    world.settle()
+    world.remove_gang(wasted.key)
+    world.submit(expecting("a", 1))
+    world.settle()
+    gang = world.start("b", 2)
+    world.settle()
+    assert len(world.bound(gang)) == 2
+
+
+def test_many_groups_that_wait_for_a_reservation_cause_no_further_cycles() -> None:
+    world = a_world(64)
+    wasted = expecting("wasted", 1)
+    world.submit(wasted)
+    world.settle()
+    world.remove_gang(wasted.key)
+    for size in range(1, 60):
+        world.submit(expecting(f"a{size}", size))
+    world.settle()
+    assert not world.engine.has_changes
+
+
+def test_groups_that_were_admitted_are_forgotten_when_their_pods_have_come() -> None:
+    world = a_world(8)
+    group = expecting("a", 1)
+    world.submit(group)
+    world.settle()
+    assert world.engine.state.admitted_groups == {("", NAMESPACE): {group.key: None}}
+    world.create(*members(group.key, 1, role="worker"))
+    world.settle()
+    assert world.engine.state.admitted_groups == {}

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.core.lifecycle import Phase
-from gpu_scheduler.core.model import Expected, Gang, GangKey, PodPhase, Queue, Role
+from gpu_scheduler.core.events import TookOver
+from gpu_scheduler.core.lifecycle import LostMember, Phase
+from gpu_scheduler.core.model import DeviceMap, Expected, Gang, GangKey, PodPhase, Queue, Role, Shape, Slot
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
-from tests.unit.core.world import GPU, World, a_key, a_pod, a_world, members, shape_of
+from tests.unit.core.world import GPU, World, a_key, a_node, a_pod, a_world, members, shape_of
+
+AMD = "amd.com/gpu"
 
 
 def a_limited_world(gpus: int, limit: int) -> World:
@@ -88,6 +91,17 @@ def test_members_that_a_tenant_moves_into_a_waiting_gang_hold_nothing_for_it() -
 # -- replacements
 
 
+def test_map_takes_no_gpus_of_another_resource_than_its_queue_is_charged_for() -> None:
+    world = World(None, replace(a_node("n", 8), allocatable={**a_node("n", 8).allocatable, AMD: 8}, gpu_resource=AMD))
+    world.put_queue(Queue("q", limit={GPU: 8, AMD: 0}))
+    shape = Shape((("cpu", 1),), gpu_resource=GPU, device_map=DeviceMap("n", tuple(range(8)), "default/map"))
+    pod = a_pod("p-0", shape, queue="q")
+    world.create(pod)
+    world.settle()
+    assert world.pods["p-0"].node is None
+    assert Reason.OTHER_GPUS in world.reasons(world.engine.state.key_of(pod))
+
+
 def test_larger_replacements_admit_nothing_beyond_the_limit() -> None:
     world = a_limited_world(16, 3)
     key = world.start("a", 3, queue="q", controlled=False)
@@ -143,6 +157,44 @@ def test_one_lost_member_has_one_replacement_that_is_no_admission() -> None:
     assert (gpus_of(world, key), used(world, "q")) == (2, 2)
 
 
+def a_gang_whose_hold_ended(world: World, count: int) -> GangKey:
+    """A gang of the queue "q" that has lost all members but one, and held their slots for a second."""
+    key = world.start("a", count, queue="q", controlled=False, hold=1.0)
+    world.settle()
+    for number in range(1, count):
+        world.end(f"a-{number}", PodPhase.FAILED)
+    world.pass_time(120)
+    assert (world.phase(key), used(world, "q")) == (Phase.DEGRADED, 1)
+    return key
+
+
+def test_losses_are_over_when_the_hold_has_ended() -> None:
+    """The tenant raises hold-seconds after other gangs were admitted in place of the lost members."""
+    world = a_limited_world(16, 4)
+    key = a_gang_whose_hold_ended(world, 4)
+    assert world.gangs[key].notes.lost == 0
+    other = world.start("b", 3, queue="q")
+    world.settle()
+    world.change_gang(key, hold=3600.0)
+    add(world, key, 3)
+    world.pass_time(120)
+    assert (gpus_of(world, key), gpus_of(world, other), used(world, "q")) == (1, 3, 4)
+
+
+def test_standby_that_saw_the_losses_does_not_hold_again_what_the_leader_released() -> None:
+    world = a_limited_world(16, 4)
+    key = a_gang_whose_hold_ended(world, 4)
+    world.start("b", 3, queue="q")
+    world.settle()
+    lost = LostMember("a-1", Slot("n0", (1,)), shape_of(1), "q")
+    world.engine.state.records[key].lost = [lost, lost, lost]  # as a standby remembers them
+    world.handle(TookOver((), world.next_sequence))
+    world.change_gang(key, hold=3600.0)
+    add(world, key, 3)
+    world.pass_time(120)
+    assert used(world, "q") == 4
+
+
 def test_lost_member_stays_charged_although_no_node_has_room_for_its_slot() -> None:
     world = a_world(2, 2, 2)
     world.put_queue(Queue("q", limit={GPU: 4}))
@@ -165,6 +217,42 @@ def test_lost_member_stays_charged_although_no_node_has_room_for_its_slot() -> N
     world.finish(key)
     world.settle()
     assert (gpus_of(world, other), used(world, "q")) == (1, 1)
+
+
+@pytest.mark.parametrize("gangs", [2, 4])
+def test_gang_asks_its_queue_after_the_losses_of_all_gangs_are_charged(gangs: int) -> None:
+    world = World(None, *(a_node(f"n{i}", 8, assigns=False) for i in range(gangs)))
+    world.put_queue(Queue("q", limit={GPU: 2 * gangs}))
+    keys = [world.start(f"a{i}", 2, queue="q", controlled=False) for i in range(gangs)]
+    world.settle()
+    add(world, keys[0], 1, gpus=gangs)
+    for number, key in enumerate(keys):
+        if number:
+            add(world, key, 1)
+        world.remove_pod(f"a{number}-1")
+    world.settle()
+    assert [gpus_of(world, key) for key in keys] == [1] + [2] * (gangs - 1)
+    assert used(world, "q") == 2 * gangs
+
+
+def test_loss_that_no_minimum_counts_is_over() -> None:
+    """The tenant lowers the minimum of a role while another gang is admitted in place of the lost member."""
+    world = a_limited_world(16, 5)
+    key = a_key("a")
+    roles = (Role("lead", 1), Role("work", 1))
+    gang = Gang(key, minimum=2, queue="q", roles=roles, hold=3600.0)
+    world.submit(gang, *members(key, 1, shape_of(4), role="lead", controlled=False), *members(key, 1, role="work"))
+    world.settle()
+    world.end("a-lead-0", PodPhase.FAILED)
+    world.change_gang(key, minimum=3, roles=(replace(roles[0], minimum=0), replace(roles[1], minimum=3)))
+    world.pass_time(120)
+    other = world.start("b", 4, queue="q")
+    world.settle()
+    assert gpus_of(world, other) == 4
+    world.change_gang(key, roles=roles)
+    world.create(a_pod("again", shape_of(4), gang=key, role="lead"))
+    world.pass_time(120)
+    assert (gpus_of(world, key), used(world, "q")) == (1, 5)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -261,6 +349,48 @@ def test_pod_that_changes_its_gang_stays_charged_to_its_queue() -> None:
     assert (used(world, "q"), used(world, "r")) == (2, 0)
 
 
+def test_lost_member_keeps_its_charge_only_in_the_queue_that_it_was_charged_to() -> None:
+    """Pods of another queue are moved into a gang, and are lost there."""
+    world = a_limited_world(16, 2)
+    world.put_queue(Queue("r", limit={GPU: 4}))
+    key = world.start("a", 2, queue="q", controlled=False, hold=3600.0)
+    other = world.start("b", 4, queue="r", controlled=False)
+    world.settle()
+    moved = world.bound(other)
+    for pod in moved:
+        world.change_pod(pod.uid, gang=key)
+    world.change_gang(key, minimum=6)
+    world.settle()
+    assert (len(moved), used(world, "q"), used(world, "r")) == (4, 2, 4)
+    for pod in moved:
+        world.end(pod.uid, PodPhase.FAILED)
+    world.settle()
+    add(world, key, 4)
+    world.pass_time(120)
+    assert (gpus_of(world, key), used(world, "q"), used(world, "r")) == (2, 2, 0)
+
+
+def test_lost_members_keep_nothing_when_their_gang_has_moved_and_moves_back() -> None:
+    """The live member was bound by another client, so the gang may move."""
+    world = a_limited_world(16, 3)
+    world.put_queue(Queue("r"))
+    key = a_key("a")
+    first, *others = members(key, 3, controlled=False)
+    world.submit(Gang(key, minimum=3, queue="q", hold=3600.0), replace(first, node="n0", devices=(0,)), *others)
+    world.settle()
+    for pod in others:
+        world.end(pod.uid, PodPhase.FAILED)
+    world.change_gang(key, queue="r")
+    world.pass_time(120)
+    other = world.start("b", 2, queue="q")
+    world.settle()
+    assert gpus_of(world, other) == 2
+    world.change_gang(key, queue="q")
+    add(world, key, 2)
+    world.pass_time(120)
+    assert (gpus_of(world, key), used(world, "q")) == (1, 3)
+
+
 def test_bind_in_flight_stays_charged_to_the_queue_that_admitted_it() -> None:
     world = a_limited_world(8, 2)
     world.put_queue(Queue("r"))
@@ -286,6 +416,21 @@ def test_new_leader_charges_an_open_bind_to_the_queue_that_its_commit_names(succ
     world.settle()
     assert len(world.bound(key)) == 2
     assert (used(world, "q"), used(world, "r")) == (2, 0)
+
+
+@pytest.mark.parametrize("succeed", [False, True])
+def test_new_leader_admits_nothing_beside_an_open_bind_that_uses_the_limit(succeed: bool) -> None:
+    world = a_limited_world(8, 2)
+    world.put_queue(Queue("r"))
+    key = world.start("a", 2, queue="q")
+    world.deliver_all()
+    world.run_cycle()
+    world.carry_out(world.flights.pop(0))
+    world.change_gang(key, queue="r")
+    other = world.start("b", 1, queue="q")
+    world.crash(succeed=succeed)
+    world.settle()
+    assert (len(world.bound(key)), len(world.bound(other))) == (2, 0)
 
 
 def test_changed_queue_takes_effect_when_all_admitted_members_have_ended() -> None:

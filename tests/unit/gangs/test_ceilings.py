@@ -145,6 +145,37 @@ def test_a_longer_grace_period_of_the_deletion_counts() -> None:
     assert seen(pod()).grace == 30.0
 
 
+@pytest.mark.parametrize(("asked", "leaving"), [(None, True), (0, True), (3600, True), (3601, False), (10**9, False)])
+def test_a_pod_whose_deletion_takes_longer_than_the_ceiling_runs_on(asked: int | None, leaving: bool) -> None:
+    meta = {"deletionTimestamp": "2025-01-02T03:04:05Z", "deletionGracePeriodSeconds": asked}
+    assert seen(pod(meta=meta, nodeName="node1")).deleting is leaving
+    assert seen(pod(meta=meta, nodeName="node1", schedulerName="default-scheduler")).deleting is leaving
+    assert not seen(pod(nodeName="node1")).deleting
+
+
+def test_a_pod_that_runs_on_still_declares_its_gang() -> None:
+    named = {f"{GROUP}/gang": "train", f"{GROUP}/gang-min": "2"}
+    asked = {"deletionTimestamp": "2025-01-02T03:04:05Z", "deletionGracePeriodSeconds": 10**9}
+    registry = GangRegistry(context())
+    registry.on_pod_changed(pod(name="a", meta={"annotations": named, **asked}, nodeName="node1"))
+    (event,) = registry.on_pod_changed(pod(name="b", meta={"annotations": {**named, f"{GROUP}/gang-min": "3"}}))
+    assert isinstance(event, GangSeen)
+    assert event.gang.problem  # the two disagree
+
+
+@pytest.mark.parametrize(
+    ("own", "ceiling", "sent"),
+    [(None, 3600, 30), (5, 3600, 5), (7200, 3600, 3600), (0, 3600, 1), (-1, 3600, 1), (60, 2.5, 2), (60, 0.0, 1)],
+)
+def test_pods_are_deleted_with_their_own_grace_period_up_to_the_ceiling(
+    own: int | None, ceiling: float, sent: int
+) -> None:
+    ceilings = Ceilings(max_grace=ceiling)
+    assert ceilings.deletion_grace(pod(terminationGracePeriodSeconds=own).spec) == sent
+    meta = {"deletionTimestamp": "2025-01-02T03:04:05Z", "deletionGracePeriodSeconds": sent}
+    assert seen(pod(meta=meta, nodeName="node1"), ceilings).deleting
+
+
 # -- durations and numbers of gangs
 
 HOLD = f"{GROUP}/hold-seconds"

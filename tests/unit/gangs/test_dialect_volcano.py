@@ -91,6 +91,10 @@ def test_network_tiers_count_topology_levels_from_the_tightest(rule: Json, found
             "from 1 to 20000",
         ),
         (
+            {"minTaskMember": {f"task{i}": 1 for i in range(257)}},
+            "spec.minTaskMember: 257 tasks are too many; write at most 256",
+        ),
+        (
             {"subGroupPolicy": [{"name": "a"}]},
             "spec.subGroupPolicy: nested groups are not supported; use spec.minTaskMember",
         ),
@@ -124,6 +128,16 @@ def test_quota_fields_in_min_resources_are_ignored() -> None:
     mixed = {"pods": "4", "count/pods": "4", "limits.cpu": "9", f"requests.{GPU}": "4", "cpu": "4", "requests.cpu": "8"}
     (expected,) = decode(KEY, group(minMember=4, minResources=mixed)).expected
     assert dict(expected.shape.request) == {GPU: 1, "cpu": 1000}
+
+
+def test_a_job_of_too_many_tasks_makes_its_group_invalid() -> None:
+    def owner(number: int) -> GangContext:
+        return owned_by({"spec": {"tasks": [{"name": f"task{i}", **replica(1, 1)} for i in range(number)]}})
+
+    raw = group(**NEEDS, meta=OWNED)
+    assert decode(KEY, raw, around=owner(256)).problem == ""
+    line = "spec.minResources: 257 pod templates of the job are too many; write at most 256 in the job"
+    assert decode(KEY, raw, around=owner(257)).problem == line
 
 
 def test_no_members_are_expected_while_the_owner_job_is_fetched() -> None:

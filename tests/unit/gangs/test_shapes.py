@@ -405,3 +405,63 @@ def test_no_spec_and_no_annotation_raises(spec: dict[str, Any], annotations: dic
     for gate in found.gates:
         assert "\n" not in gate.subject
     hash(found.shape)
+
+
+# -- too many rules
+
+
+def apart(number: int, **selector: Any) -> Json:
+    return {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": f"v{number}"}, **selector}}
+
+
+def one_of(number: int) -> Json:
+    return {"key": "a", "operator": "In", "values": [str(i) for i in range(number)]}
+
+
+TOO_MANY: list[tuple[Json, str]] = [
+    (
+        {"affinity": {"podAntiAffinity": {REQUIRED: [apart(i) for i in range(65)]}}},
+        "spec.affinity.podAntiAffinity: 65 terms and constraints about other pods are too many; "
+        "write at most 64 in a pod",
+    ),
+    (
+        {
+            "affinity": {
+                "podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": apart(i)} for i in range(40)]},
+                "podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": apart(0)}]},
+            },
+            "topologySpreadConstraints": [{"topologyKey": "zone", "labelSelector": WEB}] * 24,
+        },
+        "spec.affinity.podAffinity: 65 terms and constraints about other pods are too many; write at most 64 in a pod",
+    ),
+    (
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}] * 1025}}}},
+        "spec.affinity.nodeAffinity: 1025 label expressions and values are too many; write at most 1024 in a pod",
+    ),
+    (
+        {"affinity": {"podAffinity": {REQUIRED: [apart(0, matchExpressions=[one_of(1023)])]}}},
+        "spec.affinity.podAffinity: 1025 label expressions and values are too many; write at most 1024 in a pod",
+    ),
+    (
+        {"tolerations": [{"key": f"k{i}"} for i in range(257)]},
+        "spec.tolerations: 257 tolerations are too many; write at most 256 in a pod",
+    ),
+    (
+        {"containers": [{"ports": [{"containerPort": 1, "hostPort": i + 1} for i in range(257)]}]},
+        "spec.containers: 257 host ports are too many; write at most 256 in a pod",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "line"), TOO_MANY, ids=["terms", "mixed", "nodes", "values", "tolerations", "ports"])
+def test_a_pod_with_too_many_rules_is_not_scheduled(spec: Json, line: str) -> None:
+    raw = pod(**spec)
+    (gate,) = read_shape(raw.spec, raw.metadata, GPUS).gates
+    assert (gate.kind, gate.subject) == (GateKind.BAD_REQUEST, line)
+    assert find_gates(raw.spec, raw.metadata, GPUS) == (gate,)
+
+
+def test_a_running_pod_of_any_scheduler_keeps_as_many_anti_affinity_terms_as_count() -> None:
+    long = apart(0, matchExpressions=[one_of(1024)])
+    raw = pod(affinity={"podAntiAffinity": {REQUIRED: [long, *(apart(i) for i in range(100))]}})
+    assert len(read_shape(raw.spec, raw.metadata, GPUS, ours=False).shape.anti_affinity) == 63

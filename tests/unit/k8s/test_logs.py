@@ -13,7 +13,8 @@ import pytest
 import structlog
 
 from gpu_scheduler.k8s.logs import LogFormat, configure_logging, log_broken_connection
-from tests.unit.webhook.serving import served
+from gpu_scheduler.webhook.reviews import AdmissionResponse
+from tests.unit.webhook.serving import head, served
 
 SetUp = Callable[[LogFormat, str], io.StringIO]
 
@@ -130,6 +131,40 @@ def test_text_that_is_not_unicode_is_written(set_up: SetUp, form: LogFormat) -> 
     lines = written.getvalue().decode().splitlines()
     assert "ValueError: GET /" in lines[-1]
     assert len([line for line in lines if "GET /" in line]) == (3 if form == "console" else 2)
+
+
+BAD_REQUESTS = {
+    "path": b"POST /mutate\xe1\xff HTTP/1.1\r\nHost: h\r\n\r\n",
+    "encoded surrogate": b"GET /\xed\xa0\x80 HTTP/1.1\r\nHost: h\r\n\r\n",
+    "method": b"P\xe1\xffT /mutate HTTP/1.1\r\nHost: h\r\n\r\n",
+    "version": b"GET / HTTP/\xe1.\xff\r\nHost: h\r\n\r\n",
+    "name of a header": b"GET / HTTP/1.1\r\nHost: h\r\n\xe1\xff: 1\r\n\r\n",
+    "header": b"POST /mutate HTTP/1.1\r\nHost: \xe1\xff\r\nContent-Type: \xe1\xff\r\nContent-Length: 2\r\n\r\n{}",
+    "failing review": head(content_length="2") + b"\xe1\xff",
+}
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+@pytest.mark.parametrize("request_", BAD_REQUESTS.values(), ids=BAD_REQUESTS)
+async def test_requests_to_the_webhook_that_are_not_utf8_are_logged(
+    set_up: SetUp, monkeypatch: pytest.MonkeyPatch, request_: bytes, form: LogFormat
+) -> None:
+    set_up(form, "debug")
+    written, failed = io.BytesIO(), list[logging.LogRecord]()
+    configure_logging(form, "debug", io.TextIOWrapper(written, "utf-8", "strict", write_through=True))
+    monkeypatch.setattr(logging.Handler, "handleError", lambda _, record: failed.append(record))
+
+    def fail(_path: str, body: bytes) -> AdmissionResponse:
+        raise ValueError(body.decode("utf-8", "surrogateescape"))
+
+    async with served() as serving:
+        serving.answer = fail
+        reader, writer = await serving.open()
+        writer.write(request_)
+        assert (await reader.readline()).split()[1][:1] in (b"4", b"5")
+        writer.close()
+    assert not failed
+    assert ("review failed" in written.getvalue().decode()) == request_.endswith(b"\n\xe1\xff")
 
 
 async def test_a_broken_connection_is_logged_in_one_line_and_other_exceptions_in_full(set_up: SetUp) -> None:

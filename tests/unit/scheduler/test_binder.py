@@ -32,6 +32,8 @@ from tests.unit.k8s.live_api import answer_with, gpu_pod, lose_request, lose_res
 from tests.unit.k8s.scripted_api import client_of, refuse
 from tests.unit.scheduler.reporting import until
 
+GRACE = 5
+
 
 class Harness:
     """A binder whose cluster has the pods it is given, and what the binder reported."""
@@ -52,6 +54,9 @@ class Harness:
     def bind_annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
         assert pod.metadata.uid == bind.uid
         return {DEVICES: ",".join(map(str, bind.devices))}
+
+    def deletion_grace(self, pod: PodObject) -> int:
+        return GRACE
 
     def unbound_claims(self, pod: PodObject) -> dict[str, str]:
         if pod.metadata.name == self.broken:
@@ -222,14 +227,29 @@ async def test_restarted_pod_is_deleted_and_preempted_ones_are_evicted() -> None
         assert proxy.count("POST", "/eviction") == 2
         for cause in (DeleteCause.PREEMPTED, DeleteCause.RECLAIMED):
             (eviction,) = proxy.bodies("POST", f"pods/{cause.value}/eviction")
-            assert eviction["deleteOptions"] == {"preconditions": {"uid": pods[cause].metadata.uid}}
+            preconditions = {"uid": pods[cause].metadata.uid}
+            assert eviction["deleteOptions"] == {"preconditions": preconditions, "gracePeriodSeconds": GRACE}
         (options,) = proxy.bodies("DELETE", "pods/restart")
         assert options["preconditions"] == {"uid": pods[DeleteCause.RESTART].metadata.uid}
-        assert "gracePeriodSeconds" not in options
+        assert options["gracePeriodSeconds"] == GRACE
         (mark,) = proxy.bodies("PATCH", "pods/restart/status")
         assert mark["metadata"] == {"uid": pods[DeleteCause.RESTART].metadata.uid}
         (disrupted,) = mark["status"]["conditions"]
         assert (disrupted["type"], disrupted["status"]) == ("DisruptionTarget", "True")
+    assert harness.reported == []
+
+
+@pytest.mark.parametrize("cause", DeleteCause)
+async def test_a_pod_that_its_user_deletes_very_slowly_is_deleted_sooner(cause: DeleteCause) -> None:
+    async with proxied() as (client, _, bystander), at_work(client) as harness:
+        pod = await harness.add_pod(nodeName="n0")
+        await bystander.delete(PODS, "p", "default", grace=1_000_000_000)
+        harness.delete("p", pod.metadata.uid, cause)  # the caches have not seen that yet
+
+        async def shortened() -> bool:
+            return bool((await harness.read())["metadata"]["deletionGracePeriodSeconds"] == GRACE)
+
+        await until(shortened)
     assert harness.reported == []
 
 

@@ -135,7 +135,7 @@ def test_pod_whose_map_names_a_device_in_use_names_the_holder() -> None:
     )
     entry = DeviceMap("node1", (0, 1), "x")
     assert say(held, entry=entry, entry_holders=(Holder("team-b/eval-0", 1),)) == (
-        "needs GPUs 0,1 of node node1 by its map; in use by team-b/eval-0. Starts when all of them are free."
+        "its map requests GPUs 0,1 of node node1; in use by team-b/eval-0. Starts when all of them are free."
     )
 
 
@@ -156,6 +156,8 @@ def test_gang_that_is_paused_says_how_to_go_on() -> None:
          "the namespace to its allowedNamespaces."),
         (Reason.YIELDS_TURN, "", "its pods were not created while slots were reserved for them, so other "
          "gangs of queue default go first. Starts when no other gang of the queue is waiting, or when its turn comes."),
+        (Reason.ONE_RESERVATION, "", "slots of queue default were reserved for a gang of namespace team-a, and its "
+         "pods were not created. Until pods of one come, slots are reserved for one such gang at a time."),
         (Reason.UNKNOWN_NODE, "n9", "its map names node n9, and no node has the label gpu-node-name=n9 or that name. "
          "Label a node or change the map."),
         (Reason.AMBIGUOUS_NODE, "n9", "its map names node n9, and several nodes have the label gpu-node-name=n9. "
@@ -215,7 +217,7 @@ def test_nodes_of_the_control_plane_are_spoken_of_only_when_there_is_nothing_els
     assert "control-plane" not in say(status(Phase.WAITING, short, ours, fitting=9, short=((worker(), 16),)))
 
 
-def test_topology_level_that_no_node_has_is_told_with_those_that_exist() -> None:
+def test_topology_level_that_no_node_has_is_named_with_those_that_exist() -> None:
     told = status(Phase.WAITING, Refusal(Reason.TOO_LARGE), Refusal(Reason.TOPOLOGY, "rok", short_by=16))
     assert say(told, gang(topology=(TopologyRule("rok"),)), levels=("zone", "rack", "node")) == (
         "must be in one rok, and no node has a label for that. Levels with nodes are zone, rack, node."

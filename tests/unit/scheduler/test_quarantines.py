@@ -8,6 +8,7 @@ from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import NodeSeen, PodGone, PodSeen, Quarantined, TookOver
 from gpu_scheduler.core.model import DeviceMap, Pod, PodPhase, Shape
 from gpu_scheduler.core.state import Config
+from gpu_scheduler.gangs.contract import QUARANTINED
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.k8s.resources import NODES
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
@@ -111,9 +112,8 @@ async def test_the_lease_carries_quarantines_to_the_commands_and_drops_them_when
     async with proxied() as (client, _, bystander):
         await bystander.create(NODES, gpu_node("n0", 4))
         published = [Quarantined(vanished.pod, 4_000_000_000.0, "research")]
-        log = CommitLog(
-            bystander, Candidate("default", "leader", "a"), quarantined=lambda: encode_quarantines(published)
-        )
+        candidate = Candidate("default", "leader", "a")
+        log = CommitLog(bystander, candidate, published=lambda: {QUARANTINED: encode_quarantines(published)})
         await log.acquire()
         view = await take_snapshot(client, settings)
         (node,) = view.engine.nodes()

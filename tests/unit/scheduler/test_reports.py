@@ -167,7 +167,7 @@ def test_device_of_a_map_names_its_holder() -> None:
     world.run("big", 8, worker(), topology=(TopologyRule("node"),))
     node = next(iter(world.engine.state.cluster.usage.values())).node
     assert world.say(world.submit("m", 1, mapped(node, 0, 1))) == (
-        f"needs GPUs 0,1 of node {node} by its map; in use by ns/big. Starts when all of them are free."
+        f"its map requests GPUs 0,1 of node {node}; in use by ns/big. Starts when all of them are free."
     )
 
 
@@ -177,14 +177,14 @@ def test_device_of_a_map_names_its_holder_also_where_no_other_is_left() -> None:
     node = next(iter(world.engine.state.cluster.usage.values())).node
     shape = worker(1, device_map=DeviceMap(node, (0,), "g"))
     assert world.say(world.submit("m", 1, shape)) == (
-        f"needs GPU 0 of node {node} by its map; in use by ns/big. Starts when all of them are free."
+        f"its map requests GPU 0 of node {node}; in use by ns/big. Starts when all of them are free."
     )
 
 
-def test_missing_device_and_unknown_node_of_a_map_are_told_apart() -> None:
+def test_missing_device_and_unknown_node_of_a_map_have_different_messages() -> None:
     world = World()
     assert world.say(world.submit("m", 1, mapped("a", 0, 9))) == (
-        "needs GPUs 0,9 of node a by its map; GPU 9 is missing there or unhealthy. Repair the node or change the map."
+        "its map requests GPUs 0,9 of node a; GPU 9 is missing there or unhealthy. Repair the node or change the map."
     )
     assert world.say(world.submit("n", 1, mapped("z", 0))) == (
         "its map names node z, and no node has the label gpu-node-name=z or that name. Label a node or change the map."
@@ -211,14 +211,14 @@ def test_queue_that_may_not_borrow_is_measured_by_its_quota() -> None:
     assert "it uses 3 of 4." in world.say(world.submit("second", 2, worker(), queue="q"))
 
 
-def test_gate_of_a_member_is_told() -> None:
+def test_gate_of_a_member_is_named() -> None:
     world = World()
     gate = Gate(GateKind.UNBOUND_CLAIM, "data")
     key = world.submit("gated", 2, worker(), gates=(gate,))
     assert world.say(key) == "pod gated-0 waits for its volume: data."
 
 
-def test_selector_that_no_node_meets_is_told() -> None:
+def test_selector_that_no_node_meets_is_named() -> None:
     world = World()
     key = world.submit("s", 2, worker(node_labels=labels_equal({"gpu-type": "h100"})))
     assert world.say(key) == (
@@ -264,20 +264,20 @@ def test_pod_alone_goes_by_its_own_name() -> None:
         pod = Pod(f"u{i}", "ns", f"solo-{i}", worker(), node="ab"[i % 2], devices=(i // 2,), phase=PodPhase.RUNNING)
         world.engine.handle(PodSeen(pod), 0.0)
     text = world.say(world.submit("m", 1, mapped("a", 0)))
-    assert text == "needs GPU 0 of node a by its map; in use by ns/solo-0. Starts when all of them are free."
+    assert text == "its map requests GPU 0 of node a; in use by ns/solo-0. Starts when all of them are free."
 
 
 def test_a_gang_that_is_not_known_has_no_report() -> None:
     assert World().engine.report(GangKey("test", "ns", "none"), 0.0) is None
 
 
-def test_topology_level_that_no_node_has_is_told_with_those_that_exist() -> None:
+def test_topology_level_that_no_node_has_is_named_with_those_that_exist() -> None:
     world = World()
     key = world.submit("w", 2, worker(), topology=(TopologyRule("rok"),))
     assert world.say(key) == "must be in one rok, and no node has a label for that. Levels with nodes are node."
 
 
-def test_shortage_is_told_as_it_is_now_not_as_it_was_when_it_was_decided() -> None:
+def test_shortage_is_reported_as_it_is_now_not_as_it_was_when_it_was_decided() -> None:
     world = World()
     world.run("big", 7, worker())
     waiting = world.submit("w", 16, worker())
@@ -313,7 +313,7 @@ def job(world: World, name: str, workers: int, *, pods: bool, **about: Any) -> G
 
 
 @pytest.mark.parametrize("pods", [True, False], ids=["with pods", "without pods"])
-def test_a_job_of_several_roles_is_told_the_numbers_of_all_of_them(pods: bool) -> None:
+def test_the_message_of_a_job_of_several_roles_has_the_numbers_of_all_of_them(pods: bool) -> None:
     world = World()
     key = job(world, "train", 3, pods=pods)
     assert world.say(key) == (
@@ -386,10 +386,10 @@ def test_a_gang_whose_pods_are_being_deleted_says_so() -> None:
         "train-0", "ns", "train-0", worker(), gang=key, node="a", devices=(0,), phase=PodPhase.RUNNING, deleting=True
     )
     world.engine.handle(PodSeen(pod), world.now)
-    assert world.say(key) == "0 of 1 pod exist; 1 more must be created. 1 pod is being deleted."
+    assert world.say(key) == "0 of 1 pods exist; 1 more must be created. 1 pod is being deleted."
 
 
-def test_members_that_are_deleted_are_not_told_to_have_failed() -> None:
+def test_members_that_are_deleted_are_not_reported_as_failed() -> None:
     world = World()
     key = world.run("train", 1, worker())
     pod = Pod(
@@ -400,7 +400,7 @@ def test_members_that_are_deleted_are_not_told_to_have_failed() -> None:
     assert world.look(key).phase is not Phase.FAILED
 
 
-def test_a_replacement_is_not_told_that_nothing_is_free_while_its_slot_is_held() -> None:
+def test_the_message_of_a_replacement_does_not_say_that_nothing_is_free_while_its_slot_is_held() -> None:
     world = World()
     world.run("big", 14, worker())
     key = world.run("train", 2, worker(), on_member_lost=OnMemberLost.HOLD)
@@ -419,7 +419,7 @@ def test_a_replacement_is_not_told_that_nothing_is_free_while_its_slot_is_held()
 # -- queues
 
 
-def test_an_owner_within_its_quota_is_told_to_which_queue_its_gpus_are_lent_and_why_they_stay() -> None:
+def test_the_message_of_an_owner_within_its_quota_names_the_queue_that_borrows_its_gpus_and_why_it_keeps_them() -> None:
     world = World()
     for name in ("a", "b"):
         world.engine.handle(QueueSeen(Queue(name, quota={GPU: 8})), 0.0)

@@ -10,7 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gpu_scheduler.cli.render.explain import make_page
 from gpu_scheduler.core.events import Bind, Commit
+from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.state import LONE_POD
 from gpu_scheduler.gangs.contract import DEVICES, PLACEMENTS
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate
@@ -20,6 +23,7 @@ from gpu_scheduler.scheduler.commit.commit_log import CommitLease, CommitLog
 from gpu_scheduler.scheduler.commit.intents import Intents, MissingIntentError
 from gpu_scheduler.scheduler.scheduler import SteadyClock, run_scheduler
 from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.snapshot import take_snapshot
 from tests.unit.k8s.live_api import after, answer_with, gpu_node, gpu_pod, proxied, running
 from tests.unit.scheduler.reporting import until
 
@@ -117,6 +121,24 @@ async def test_pods_are_bound_with_their_devices_and_no_commit_stays_open() -> N
         assert (found.spec.holder_identity, found.epoch, found.serves) == ("", 1, ("gpu-scheduler",))
         first_bind = next(i for i, sent in enumerate(proxy.sent) if sent.path.endswith("/binding"))
         assert any(sent.path.endswith("/placements") for sent in proxy.sent[:first_bind])
+
+
+async def test_explain_says_that_a_bind_was_refused_and_when_the_gang_is_tried_again() -> None:
+    async with proxied() as (client, proxy, bystander):
+        await bystander.create(NODES, gpu_node("n0", 4))
+        pod = await bystander.create(PODS, gpu_pod("p0"), "default", type=PodObject)
+        proxy.plan("POST", "/binding", *[answer_with(403)] * 1000)
+        key = GangKey(LONE_POD, "default", pod.metadata.uid)
+        scheduler = Running(client, settings(refused_for=0.5))
+        async with running(scheduler.work):
+
+            async def says_both() -> bool:
+                view = await take_snapshot(bystander, scheduler.settings)
+                page = make_page(view.engine, key, view.now)
+                text = page.message.message if page is not None else ""
+                return text.startswith("the last start failed (bind refused: ") and "; the next try follows in " in text
+
+            await until(says_both)
 
 
 async def test_scheduler_is_ready_once_its_caches_are_synced() -> None:

@@ -92,6 +92,19 @@ def test_a_group_of_a_class_that_its_namespace_may_not_use_is_refused(resource: 
     assert validate(body, resource).allowed
 
 
+def test_a_pod_or_template_with_too_many_terms_is_refused() -> None:
+    constraints = [{"topologyKey": f"zone{i}"} for i in range(65)]
+    line = (
+        "spec.topologySpreadConstraints: 65 terms and constraints about other pods are too many; "
+        "write at most 64 in a pod"
+    )
+    assert validate(pod(topologySpreadConstraints=constraints)).message == line
+    assert validate(pod(topologySpreadConstraints=constraints[:64])).allowed
+    template = with_template(topologySpreadConstraints=constraints)
+    body = {"kind": "Deployment", "metadata": {"name": "d", "namespace": "x"}, "spec": {"template": template}}
+    assert validate(body, "apps/v1/deployments").message == f"spec.template: {line}"
+
+
 # -- durations and numbers of gangs
 
 FEW = replace(POLICY, ceilings=Ceilings(max_hold=60.0, max_members=10))
@@ -126,6 +139,14 @@ def test_a_minimum_above_the_ceiling_is_refused_on_pods_and_groups() -> None:
     body = {"kind": "PodGroup", "metadata": meta, "spec": {"minMember": 11}}
     refused = validate(body, "scheduling.volcano.sh/v1beta1/podgroups", policy=FEW)
     assert refused.message == f"spec.minMember: '11' is not a valid number; {right}"
+
+
+def test_a_group_of_too_many_roles_is_refused() -> None:
+    meta = {"name": "g", "namespace": "x", "annotations": {f"{GROUP}/queue": "q"}}
+    tasks = {f"task{i}": 1 for i in range(257)}
+    body = {"kind": "PodGroup", "metadata": meta, "spec": {"minMember": 257, "minTaskMember": tasks}}
+    refused = validate(body, "scheduling.volcano.sh/v1beta1/podgroups")
+    assert refused.message == "spec.minTaskMember: 257 tasks are too many; write at most 256"
 
 
 @pytest.mark.parametrize(

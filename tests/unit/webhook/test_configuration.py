@@ -377,6 +377,40 @@ def test_tenant_policies_refuse_pods_that_no_queue_is_charged_for(asked: Json, e
     assert refused(asked, policies) == [f"tenant-{name}" for name in expected]
 
 
+def deletion(grace: int | None, scheduler: str = "gpu-scheduler", **spec: Any) -> Json:
+    """A review of the deletion of a pod."""
+    options = {"kind": "DeleteOptions", **({} if grace is None else {"gracePeriodSeconds": grace})}
+    return review(None, "pods", "DELETE", old=pod(schedulerName=scheduler, **spec), options=options)
+
+
+def eviction(options: Json | None) -> Json:
+    """A review of an eviction."""
+    body = {"kind": "Eviction", "metadata": {"name": "a"}, **({} if options is None else {"deleteOptions": options})}
+    return review(body, "pods/eviction")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(deletion(None), [], id="own-grace-period"),
+        pytest.param(deletion(3600), [], id="ceiling"),
+        pytest.param(deletion(3601), ["tenant-deletions"], id="longer"),
+        pytest.param(deletion(10**9, "volcano"), ["tenant-deletions"], id="decades"),
+        pytest.param(deletion(7200, terminationGracePeriodSeconds=7200), [], id="of-an-older-pod"),
+        pytest.param(
+            deletion(7201, terminationGracePeriodSeconds=7200), ["tenant-deletions"], id="longer-than-its-own"
+        ),
+        pytest.param(deletion(10**9, "default-scheduler"), [], id="of-another-scheduler"),
+        pytest.param(eviction(None), [], id="eviction"),
+        pytest.param(eviction({}), [], id="eviction-with-own-grace-period"),
+        pytest.param(eviction({"gracePeriodSeconds": 3600}), [], id="eviction-at-ceiling"),
+        pytest.param(eviction({"gracePeriodSeconds": 3601}), ["tenant-deletions"], id="longer-eviction"),
+    ],
+)
+def test_tenant_policies_refuse_deletions_that_take_too_long(asked: Json, expected: list[str]) -> None:
+    assert refused(asked, make_tenant_policies(TWO_NAMES)) == expected
+
+
 def test_tenant_policies_say_what_would_be_right() -> None:
     messages = [spec["validations"][0]["message"] for spec in make_tenant_policies(TWO_NAMES).values()]
     assert messages == [
@@ -385,6 +419,7 @@ def test_tenant_policies_say_what_would_be_right() -> None:
         "spec.nodeName: bypasses the scheduler and its queues; leave it out",
         "metadata.annotations: gpu-scheduling-map and gpu-scheduler.io/gpu-milli need a request for GPUs, which a "
         "ResourceQuota can count; request whole GPUs, with a map as many as it lists",
+        "gracePeriodSeconds: is longer than pods may take to end here; write at most 3600",
     ]
 
 

@@ -127,7 +127,7 @@ def check_placements(names: Mapping[str, str], committed: Mapping[str, str]) -> 
 
 
 def check_gangs(engine: Engine, now: float) -> Iterator[Check]:
-    """Lists pods whose gang does not exist, and gangs that have waited for long."""
+    """Lists pods whose gang does not exist, and gangs that have waited for long, also those without pods."""
     lost, slow = [], []
     for summary in engine.gangs():
         report = engine.report(summary.key, now)
@@ -136,7 +136,8 @@ def check_gangs(engine: Engine, now: float) -> Iterator[Check]:
         name = name_of_gang(summary.name)
         if report.phase is Phase.ORPHANED:
             lost.append(f"{name} ({count(len(summary.pods), 'pod')})")
-        since = report.waiting_since if report.status.waiting else None
+        # A gang without pods waits for capacity too; one that only lacks pods may have ended long ago.
+        since = report.waiting_since if report.status.waiting or report.phase is Phase.WAITING else None
         if since is not None and now - since > LONG_WAIT:
             slow.append((since, name))
     if lost:

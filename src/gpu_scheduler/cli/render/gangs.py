@@ -131,7 +131,7 @@ def message_about(report: GangReport) -> StatusMessage:
     """The message about a gang, or what the scheduler's next cycle does with it; empty where it simply runs."""
     if report.starts:
         failure = say_failure(report)
-        again = f", or after a pause: {failure}" if failure else ""  # how long the scheduler waits is not known here
+        again = f", or after a pause: {failure}" if failure else ""  # a backoff is not known without the Lease
         return StatusMessage("Fits", f"fits now: it starts with the scheduler's next cycle{again}.")
     if report.evicts:
         pods = count(report.evicts, "pod")

@@ -101,6 +101,7 @@ class Cluster:
         self.changes: list[int] = []
         self.dropped_changes = 0
         self.work = 0
+        self.max_work = 1 << 62
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._aliases: dict[str, set[str]] = {}
         self._demands: dict[Shape, Demand] = {}
@@ -163,6 +164,7 @@ class Cluster:
         """Records a pod on a node, observed or decided; an earlier record of the pod is replaced."""
         if pod.uid in self.usage:
             self.forget(pod.uid)
+        self.work += self._depth > 0
         slot = self.table.slots.get(node)
         known = tuple(device for device in devices or () if device < MAX_DEVICES)
         usage = Usage(pod, node, known, slot is not None and self._is_unrecorded(pod, known, slot))
@@ -193,6 +195,7 @@ class Cluster:
         usage = self.usage.get(uid)
         if usage is None:
             return False
+        self.work += self._depth > 0
         self._save(self.usage, uid)
         del self.usage[uid]
         on_node = self._on_node[usage.node]
@@ -240,9 +243,19 @@ class Cluster:
         for usage in users:
             self._count(usage, slots[usage.node], +1)
 
-    def note_work(self) -> None:
-        """Counts a look at all nodes. A member that is placed is one step; a step takes about ten microseconds."""
-        self.work += 2 + self.table.size // 2048
+    def note_work(self, looks: int = 1) -> None:
+        """Counts looks at all nodes. A member that is placed is one step, and so is a pod that a trial moves; a step
+        takes about ten microseconds."""
+        self.work += looks * (2 + self.table.size // 2048)
+
+    def limit_work(self, steps: int) -> None:
+        """Gives the placement that begins now at most so many steps."""
+        self.max_work = self.work + steps
+
+    @property
+    def has_work_left(self) -> bool:
+        """Whether the current placement may try further."""
+        return self.work < self.max_work
 
     # -- trials
 
@@ -351,6 +364,7 @@ class Cluster:
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         """Every pod on a node that exists, with the node's slot."""
+        self.work += len(self.usage) // 16
         for usage in self.usage.values():
             slot = self.table.slots.get(usage.node)
             if slot is not None:

@@ -14,6 +14,9 @@ from gpu_scheduler.core.selectors import PodMatch
 Save = Callable[[Any, Any], None]
 """Records the value of a container under a key, so that a trial can be undone."""
 
+MAX_POD_TERMS = 64
+"""The most terms about other pods that count of one pod: each takes time whenever any pod is placed."""
+
 _CACHE_SIZE = 64
 """How many matches are kept up to date; an evicted one is counted again when it is needed."""
 
@@ -50,6 +53,11 @@ class PodCounts:
             if term.match.matches(pod.labels, pod.namespace, pod.namespace_labels):
                 yield term, carriers
 
+    @property
+    def carried(self) -> int:
+        """How many different anti-affinity terms placed pods have."""
+        return len(self._carriers)
+
     def counts(self, shape: Shape) -> bool:
         """Whether pods of a shape have to be counted at all."""
         return bool(self._matching or shape.anti_affinity)
@@ -64,7 +72,7 @@ class PodCounts:
             if _is_counted(match, pod, exclude_deleting):
                 self._save(counts, slot)
                 counts[slot] += change
-        for term in pod.shape.anti_affinity:
+        for term in pod.shape.anti_affinity[:MAX_POD_TERMS]:
             carriers = self._carriers.get(term)
             if carriers is None:
                 self._save(self._carriers, term)

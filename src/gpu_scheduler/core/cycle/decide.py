@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gpu_scheduler.core.cluster.node_table import Bools
 from gpu_scheduler.core.cycle.drain import (
+    ask_queue,
     bar_from_drains,
+    charge_target,
     check_admission,
     check_target,
     choose_target,
@@ -18,11 +20,13 @@ from gpu_scheduler.core.cycle.drain import (
     refuse_on_empty,
 )
 from gpu_scheduler.core.cycle.let_in import may_be_let_in, place_beside_owner
+from gpu_scheduler.core.cycle.losses import charge_losses, replace_lost
 from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate, reserve_nominated
 from gpu_scheduler.core.cycle.observe import end_quarantines, standby_cycle
+from gpu_scheduler.core.cycle.obstacles import own_obstacle
 from gpu_scheduler.core.cycle.plan import CyclePlan
 from gpu_scheduler.core.cycle.preemption import refused_evictions, refused_on
-from gpu_scheduler.core.cycle.recovery import place_replacements, watch_minimum
+from gpu_scheduler.core.cycle.recovery import place_added, place_replacements, watch_minimum
 from gpu_scheduler.core.cycle.retry import retry_due
 from gpu_scheduler.core.events import Effect, Release, Report
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Setback, phase_of, status_of
@@ -37,14 +41,17 @@ from gpu_scheduler.core.queueing.bid import (
     make_bid,
     queue_position,
 )
+from gpu_scheduler.core.queueing.budget import Rotation
 from gpu_scheduler.core.queueing.fairness import YIELDS_TURN, next_turn, yields_turn
-from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
+from gpu_scheduler.core.reasons import Unplaceable, Wake
 from gpu_scheduler.core.state import State
+
+PlaceMembers = Callable[[State, GangRecord, float, CyclePlan], None]
 
 
 def run_cycle(state: State, now: float) -> list[Effect]:
     """Decides everything that can be decided now. Each numbered step relies on the ones before it."""
-    state.unfinished = False
+    went_on, state.unfinished = state.unfinished, False
     if not state.leading:
         standby_cycle(state, now)
         return []
@@ -53,19 +60,15 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     end_quarantines(state, now)
     effects = retry_due(state, now)
     plan = CyclePlan(state, now)
+    state.budget.begin_cycle(state.work)
     for record in _by_priority(state, state.inherited_nominations):
         check_inherited(state, record, now)
     state.inherited_nominations.clear()
     # 2. Every changed gang: its phase, its deadlines, its position in the queue.
-    seen = list(state.dirty)
-    state.dirty.clear()
-    for key in seen:
-        if key in state.records:
-            refresh_gang(state, state.records[key], now, plan)
-    check_target(state, now)
+    seen = _refresh_changed(state, now, plan)
     # 3. Freed capacity goes to gangs below their minimum first, then to nominated gangs.
-    for record in _by_priority(state, state.broken):
-        place_replacements(state, record, now, plan)
+    changed = not went_on or bool(seen or state.changes)
+    _place_broken(state, now, plan, place_replacements, state.budget.replacements, changed)
     for record in _by_priority(state, state.nominated):
         _retry_nominated(state, record, now, plan)
     for record in _by_priority(state, state.reservations_to_renew):
@@ -78,13 +81,15 @@ def run_cycle(state: State, now: float) -> list[Effect]:
         state.queue.wake(Wake.FREED, state.could_evict_new_victims)
         state.new_victim_priority = None
     drained_for = _try_queue(state, now, plan)
+    _place_broken(state, now, plan, place_added, state.budget.additions, changed)
     # 5. A drain target for the first gang that has waited too long.
     drained_for = choose_target(state, now) or drained_for
     # 6. One commit for all decisions, and a report for every gang whose status changed.
     commit = plan.commit()
     if commit is not None:
         effects.append(commit)
-    state.unfinished = plan.accepts_more and (state.queue.has_ready or not state.budget.has_work_left(state.work))
+    left = state.budget.has_turns_left or not state.budget.has_work_left(state.work)
+    state.unfinished = plan.accepts_more and (left or state.queue.has_ready)
     effects += [Release(sequence) for sequence in state.ledger.finished()]
     effects += _report_changes(state, dict.fromkeys((*seen, *state.dirty)))
     state.dirty.clear()
@@ -93,10 +98,35 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     return effects
 
 
+def _refresh_changed(state: State, now: float, plan: CyclePlan) -> list[GangKey]:
+    """Refreshes every changed gang, and then what depends on all of them; returns the changed gangs."""
+    seen = list(state.dirty)
+    state.dirty.clear()
+    for key in seen:
+        if key in state.records:
+            refresh_gang(state, state.records[key], now, plan)
+    for record in _by_priority(state, state.broken):
+        charge_losses(state, record)  # before any gang asks its queue
+    check_target(state, now)
+    return seen
+
+
+def _place_broken(
+    state: State, now: float, plan: CyclePlan, place: PlaceMembers, turns: Rotation, changed: bool
+) -> None:
+    """Places members of gangs below their minimum until half of the cycle's work is used; the next cycle goes on with
+    the gangs left over."""
+    if not state.broken and not turns.has_turns_left:
+        return
+    keys = [record.key for record in _by_priority(state, state.broken)]
+    for key in turns.take_turns(keys, changed, lambda: state.work):
+        place(state, state.records[key], now, plan)
+
+
 def _try_queue(state: State, now: float, plan: CyclePlan) -> GangKey | None:
     """Tries the ready gangs in order until the work of the cycle is used up; returns the gang that got a target."""
     budget, drained_for = state.budget, None
-    budget.begin_cycle(state.work)
+    budget.begin_queue(state.work)
     while plan.accepts_more and budget.has_work_left(before := state.work) and (first := _next_gang(state)) is not None:
         position = state.queue.position_of(first)
         decided = schedule_gang(state, state.records[first], now, plan)
@@ -163,7 +193,7 @@ def refresh_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) 
     watch_minimum(state, record, facts, now, plan)
     _expire(state, record, facts, now)
     expire_target(state, record, facts, now)
-    record.refusal = _own_obstacle(state, record, facts, now)
+    record.refusal = own_obstacle(record, facts, now)
     record.last_refusal = state.queue.refusal(record.key) or record.last_refusal
     _drop_stale_decisions(state, record, facts)
     queued = (
@@ -197,32 +227,6 @@ def _enqueue(state: State, record: GangRecord, facts: GangFacts, now: float) -> 
     state.queue.add(record.key, queue_position(state, record, facts, record.bid))
 
 
-def _own_obstacle(state: State, record: GangRecord, facts: GangFacts, now: float) -> Unplaceable | None:
-    """Why the gang itself cannot be scheduled, whatever the cluster offers; None if it can."""
-    gang = record.gang
-    missing = facts.short_of_quorum
-    if gang is None:
-        found = Refusal(Reason.GANG_GONE)
-    elif gang.problem:
-        found = Refusal(Reason.INVALID, gang.problem)
-    elif gang.paused:
-        found = Refusal(Reason.PAUSED)
-    elif missing and facts.gated:
-        found = Refusal(Reason.GATED, facts.gated[0].gates[0].subject, short_by=missing)
-    elif missing and _members_start_together(facts) and not facts.awaits_admission:
-        found = Refusal(Reason.MEMBERS_MISSING, short_by=missing)
-    elif record.not_before > now:
-        found = Refusal(Reason.BACK_OFF)
-    else:
-        return None
-    return Unplaceable((found,), facts.minimum, facts.have) if facts.ready or facts.gated or missing else None
-
-
-def _members_start_together(facts: GangFacts) -> bool:
-    """Whether members must wait for each other: after the hold has expired, a lone bound member would be deleted."""
-    return not facts.started or (facts.hold_expired and any(pod.controlled for pod in facts.ready))
-
-
 def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
     """Ends nominations, reservations and waiting times that have expired."""
     config = state.config
@@ -239,7 +243,7 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
         facts.reserved = False
         record.reservation_unused = not facts.started and not ended
         if record.reservation_unused and record.admitted_from is not None:
-            bar_from_drains(state, record.admitted_from)
+            bar_from_drains(state, record.admitted_from, unused=True)
     timeout = record.gang.timeout if record.gang is not None else None
     if timeout is not None and record.waiting_since is not None and facts.missing:
         # A backoff does not count towards the timeout; a drain target depends on the total waiting time.
@@ -283,7 +287,7 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
     facts, bid = _current_bid(state, record, now)
     reserved = state.reserved_slots(record)
     state.release_slots(record)
-    refusal, bid = check_quota(state, record, bid)
+    refusal, bid = ask_queue(state, record, bid, now)
     placement = place_gang(state.cluster, bid) if refusal is None else None
     let_in = refusal is None and not placement and may_be_let_in(state, bid)
     if let_in:
@@ -293,7 +297,7 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
         _renew_reservation(state, record, now, bid.excluded)
         return True
     state.reserve_slots(record, reserved)
-    if refusal is not None:
+    if refusal is not None or (record.notes.target and not charge_target(state, record, now)):
         state.clear_target(record)
     refused = Unplaceable((refusal,), bid.needed, 0) if refusal is not None else diagnose(state.cluster, bid)
     if placement is not None:
@@ -338,6 +342,8 @@ def _start(state: State, record: GangRecord, placement: Placement, now: float, p
     state.clear_target(record)
     record.waiting_since, record.refusal, record.last_refusal = None, None, None
     plan.start(record, placement)
+    for pod, _ in placement if record.lost else ():
+        replace_lost(state, record.lost, pod)
     if record.reserved and record.notes.admitted_at is None:
         record.update_notes(admitted_at=now)
         state.schedule_timer(now + state.config.reserve, record.key)

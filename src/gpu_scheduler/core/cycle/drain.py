@@ -15,7 +15,7 @@ from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement, co
 from gpu_scheduler.core.placement.place import could_place, place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.placement.scoring import least_used
-from gpu_scheduler.core.queueing.bid import has_unused_reservation, make_bid
+from gpu_scheduler.core.queueing.bid import check_quota, has_unused_reservation, make_bid
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
@@ -38,6 +38,8 @@ def choose_target(state: State, now: float) -> GangKey | None:
             if state.budget.has_work_left(state.work):
                 continue
             return None
+        if not charge_target(state, head, now):
+            continue
         if owner is not None:
             state.clear_target(owner)
             state.dirty[owner.key] = None
@@ -60,8 +62,13 @@ def choose_target_after_drain(state: State, record: GangRecord, now: float) -> G
 
 
 def check_target(state: State, now: float) -> None:
-    """Ends a drain whose target would not fit the gang even if only permanent pods were left on it."""
+    """Ends a drain whose target would not fit the gang even if only permanent pods were left on it, or whose charge no
+    longer fits its queue."""
     owner = state.records[state.target] if state.target is not None else None
+    if owner is not None and not charge_target(state, owner, now):
+        state.clear_target(owner)
+        state.dirty[owner.key] = None
+        return
     if owner is None or state.target_version == _version_of_target(state, owner):
         return
     state.target_version = _version_of_target(state, owner)
@@ -112,6 +119,22 @@ def _waits_for_nodes(state: State, record: GangRecord) -> bool:
 # -- groups without pods
 
 
+def charge_target(state: State, record: GangRecord, now: float) -> bool:
+    """Charges the queue for what a target is kept for, if pods of the gang do not exist yet; False if it may not take
+    that. Otherwise the queue could use its whole limit and close nodes besides."""
+    state.release_target_charge(record)
+    if record.gang is None or not record.gang.expected:
+        return True
+    bid = make_bid(state, record, state.facts_of(record), now)
+    if not any(group.whole for group in bid.groups):
+        return True
+    charge = state.quota.charge_of_shapes(bid.shapes)
+    if state.quota.refuse(state.queue_of(record), record.key.namespace, charge) is not None:
+        return False
+    state.charge_target(record, charge)
+    return True
+
+
 def expire_target(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
     """Ends a drain that has lasted too long for a gang without pods; it gets no other target until its pods exist."""
     target, since = record.notes.target, record.notes.target_since
@@ -133,12 +156,31 @@ def expire_target(state: State, record: GangRecord, facts: GangFacts, now: float
     bar_from_drains(state, (state.queue_of(record), record.key.namespace))
 
 
+def ask_queue(state: State, record: GangRecord, bid: Bid, now: float) -> tuple[Refusal | None, Bid]:
+    """`check_quota`; groups without pods may have to wait for each other. The drain for a gang of lower priority in the
+    same queue ends if only its charge is in the way."""
+    if _waits_for_reservation(state, record):
+        return Refusal(Reason.ONE_RESERVATION), bid
+    refusal, admitted = check_quota(state, record, bid)
+    owner = state.records[state.target] if state.target is not None else None
+    if refusal is None or owner is None or owner.priority >= record.priority:
+        return refusal, admitted
+    state.release_target_charge(owner)
+    refusal, admitted = check_quota(state, record, bid)
+    if refusal is not None and charge_target(state, owner, now):
+        return refusal, admitted
+    state.clear_target(owner)
+    state.dirty[owner.key] = None
+    return refusal, admitted
+
+
 def note_admission(state: State, record: GangRecord) -> None:
     """Notes that slots are reserved for a gang without pods. Until its pods come, no other one of its queue and
     namespace gets a target."""
     if record.admitted_from is None:
         record.admitted_from = state.queue_of(record), record.key.namespace
         bar_from_drains(state, record.admitted_from)
+    state.admitted_groups.setdefault(record.admitted_from, {})[record.key] = None
 
 
 def check_admission(state: State, record: GangRecord) -> None:
@@ -147,19 +189,44 @@ def check_admission(state: State, record: GangRecord) -> None:
         return
     facts = state.facts_of(record)
     if facts.ready or facts.started:
-        state.barred_from_drains.pop(record.admitted_from, None)
-        record.admitted_from = None
+        if state.barred_from_drains.pop(record.admitted_from, False):
+            state.changes |= Wake.FREED  # for groups that waited for a reservation to end
     elif record.gang is None:
-        bar_from_drains(state, record.admitted_from)
-        record.admitted_from = None
+        bar_from_drains(state, record.admitted_from, unused=True)
+    else:
+        return
+    _forget_admission(state, record.admitted_from, record.key)
+    record.admitted_from = None
 
 
-def bar_from_drains(state: State, admitted_from: tuple[str, str]) -> None:
-    """Keeps targets from groups without pods of a queue and namespace, whatever their names."""
+def bar_from_drains(state: State, admitted_from: tuple[str, str], unused: bool = False) -> None:
+    """Keeps targets from groups without pods of a queue and namespace, whatever their names. After a reservation that
+    was not used, they get one reservation at a time."""
     barred = state.barred_from_drains
-    barred[admitted_from] = None
+    barred[admitted_from] = unused or barred.get(admitted_from, False)
     if len(barred) > _MAX_BARRED:
         del barred[next(iter(barred))]
+
+
+def _waits_for_reservation(state: State, record: GangRecord) -> bool:
+    """Whether a group without pods gets no slots now: an earlier reservation in its queue and namespace was not used,
+    and another group has one."""
+    queue_and_namespace = state.queue_of(record), record.key.namespace
+    if not state.barred_from_drains.get(queue_and_namespace) or not state.facts_of(record).awaits_admission:
+        return False
+    for key in tuple(state.admitted_groups.get(queue_and_namespace, ())):
+        other = state.records.get(key)
+        if other is not None and other.reserved and other.admitted_from == queue_and_namespace:
+            return True
+        _forget_admission(state, queue_and_namespace, key)
+    return False
+
+
+def _forget_admission(state: State, admitted_from: tuple[str, str], key: GangKey) -> None:
+    groups = state.admitted_groups.get(admitted_from, {})
+    groups.pop(key, None)
+    if not groups:
+        state.admitted_groups.pop(admitted_from, None)
 
 
 def _may_drain(state: State, record: GangRecord, facts: GangFacts) -> bool:

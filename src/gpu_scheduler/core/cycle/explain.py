@@ -30,6 +30,7 @@ _OF_QUEUES = (
     Reason.QUEUE_CLOSED,
     Reason.QUEUE_FORBIDDEN,
     Reason.YIELDS_TURN,
+    Reason.ONE_RESERVATION,
 )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gpu_scheduler.core.lifecycle import FailedMember, GangRecord, LostMember, Setback
 from gpu_scheduler.core.model import Failure, Pod, PodPhase, Slot
+from gpu_scheduler.core.queueing.bid import placeholder
 from gpu_scheduler.core.queueing.quota import Charge, charge_of
 from gpu_scheduler.core.state import State
 
@@ -29,7 +32,7 @@ def record_loss(state: State, record: GangRecord, change: tuple[Pod | None, Pod 
     failed = pod is not None and pod.phase is PodPhase.FAILED
     given_up = entry is not None and pod is not None and pod.attempt > entry.bind.attempt
     if pod is None or pod.deleting or failed or given_up:
-        record.lost.append(LostMember(old.uid, slot, old.shape))
+        record.lost.append(LostMember(old.uid, slot, old.shape, state.quota.queue_of_pod(old.uid)))
         del record.lost[:-_MAX_LOST]
     if pod is not None and failed and old.node is not None:
         record.last_failure = FailedMember(pod.namespace, pod.name, pod.failure or Failure(""))
@@ -37,7 +40,12 @@ def record_loss(state: State, record: GangRecord, change: tuple[Pod | None, Pod 
 
 
 def adopt_losses(record: GangRecord) -> None:
-    """Adds the losses that an earlier leader noted and this replica has not seen itself."""
+    """Adds the losses that an earlier leader noted and this replica has not seen itself.
+
+    An earlier leader that noted none for a gang below its minimum has ended the hold.
+    """
+    if record.notes.below_since is not None and not record.notes.lost:
+        record.lost.clear()
     record.lost += [UNSEEN_LOSS] * min(record.notes.lost - len(record.lost), _MAX_LOST)
 
 
@@ -46,15 +54,33 @@ def replace_lost(state: State, lost: list[LostMember], pod: Pod) -> LostMember |
     found = [one for one in lost if one.shape is None or one.slot.role == pod.role]
     if not found:
         return None
-    charge = charge_of(pod.shape)
-    first = next((one for one in found if kept_charge(state, one) == charge), found[-1])
+    charge, record = charge_of(pod.shape), state.record_of(state.key_of(pod))
+    first = next((one for one in found if kept_charge(state, record, one) == charge), found[-1])
     lost.remove(first)
     return first
 
 
-def kept_charge(state: State, lost: LostMember | None) -> Charge:
-    """The charge of a lost member that its replacement keeps: none while the lost pod itself is charged, because it
-    still ends or may still run."""
-    if lost is None or lost.shape is None or state.quota.is_charged(lost.uid):
+def charge_losses(state: State, record: GangRecord) -> None:
+    """Charges what the lost members of a gang keep and is not charged yet; it is released with the gang's slots.
+
+    A loss that keeps nothing because the gang has moved to another queue keeps nothing if the gang moves back.
+    """
+    queue = state.queue_of(record)
+    record.lost = [lost if lost.queue == queue else lost._replace(queue=None) for lost in record.lost]
+    charged = Counter(state.quota.charge_for(uid) for uid in (*record.reserved, *record.unplaced))
+    uncharged: list[Pod] = []
+    for lost in record.lost:
+        kept = kept_charge(state, record, lost)
+        charged[kept] -= 1
+        if kept and lost.shape is not None and charged[kept] < 0:
+            number = len(record.unplaced) + len(uncharged)
+            uncharged.append(placeholder(record, lost.shape, f"{lost.slot.role}/lost", number))
+    state.keep_charges(record, uncharged)
+
+
+def kept_charge(state: State, record: GangRecord, lost: LostMember | None) -> Charge:
+    """The charge of a lost member that its replacement keeps: none in another queue than the one that was charged, and
+    none while the lost pod itself is charged, because it still ends or may still run."""
+    if lost is None or lost.shape is None or state.quota.is_charged(lost.uid) or lost.queue != state.queue_of(record):
         return ()
     return charge_of(lost.shape)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
-from gpu_scheduler.core.model import Pod, Shape
+from gpu_scheduler.core.model import Pod
 from gpu_scheduler.core.placement.domains import Bid, Placement
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.reasons import Reason, Refusal
@@ -16,6 +16,9 @@ from gpu_scheduler.core.state import State
 
 _MAX_SINGLE_TRIALS = 64
 """How many victims are tried alone before combinations are."""
+
+_MAX_WORK = 20_000
+"""How many steps the trials of single victims may take, and, beside eight for each victim, those that spare victims."""
 
 _MAX_PROOFS = 256
 """How many placements are computed to spare victims; after that, only victims outside the placement are spared."""
@@ -100,7 +103,10 @@ def find_victims(state: State, record: GangRecord, bid: Bid) -> Eviction | None:
     victims = sorted(_candidates(state, record, bid), key=lambda victim: victim.rank)
     if not victims or _place_without(state, bid, _leaving(state)) is not None:
         return None
+    end = state.work + _MAX_WORK
     for victim in victims[:_MAX_SINGLE_TRIALS]:
+        if state.work > end:
+            break
         placement = _prove(state, bid, victim)
         if placement is not None:
             return Eviction((victim,), placement)
@@ -116,8 +122,9 @@ def _minimize(state: State, bid: Bid, victims: Sequence[Victim]) -> Eviction | N
         if trial.placement is None:
             return None
         undecided = _halves(range(len(victims)))
+        end = state.work + _MAX_WORK + 8 * len(victims)
         for _ in range(_MAX_PROOFS):
-            if not undecided:
+            if not undecided or state.work > end:
                 break
             batch = undecided.pop()
             if not trial.spare(batch) and len(batch) > 1:
@@ -224,31 +231,45 @@ def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
     entitled = state.quota.within_quota(queue, wanted)
     if not entitled and not any(priority < record.priority for priority in state.live_priorities):
         return
-    lent: dict[str, list[Shape]] = {}
+    lower_pods: list[str] = []
     borrowed: list[Victim] = []
     for other in state.records.values():
         lower = other.priority < record.priority
         equal = entitled and other.priority <= record.priority and state.queue_of(other) != queue
         if other is record or not (lower or equal):
             continue
+        state.cluster.work += 1
         theirs = state.facts_of(other)
         if not theirs.live or theirs.in_flight or theirs.evicting:
             continue
         if lower:
             yield from _victims_of(state, other, theirs, DeleteCause.PREEMPTED)
-            lent.setdefault(state.queue_of(other), []).extend(pod.shape for pod in theirs.live)
+            lower_pods += [*(pod.uid for pod in theirs.live), *other.reserved, *other.unplaced]
         else:
             borrowed += _victims_of(state, other, theirs, DeleteCause.RECLAIMED)
-    yield from _reclaimable(state, borrowed, lent)
+    if borrowed:
+        yield from _reclaimable(state, borrowed, {*lower_pods, *_leaving(state), *state.quarantined, *_idle(state)})
 
 
-def _reclaimable(state: State, victims: list[Victim], given: dict[str, list[Shape]]) -> Iterator[Victim]:
-    """The victims that can all be evicted, in addition to what is `given`, with their queues still above quota."""
+def _idle(state: State) -> Iterator[str]:
+    """Slots that are reserved for members without pods, by a nomination or by a drain target: nothing runs there. The
+    slots of lost members are different, because their gang runs."""
+    for record in state.records.values():
+        if record.key not in state.broken:
+            yield from (*record.reserved, *record.unplaced)
+
+
+def _reclaimable(state: State, victims: list[Victim], given_back: set[str]) -> Iterator[Victim]:
+    """The victims that can all be evicted with their queues still above quota, in addition to what the queues have
+    given back or may have to: pods that are leaving, pods of lower priority, and slots on which nothing runs."""
+    quota = state.quota
+    given = quota.charges_of(given_back)
     for victim in sorted(victims, key=lambda v: v.rank):
-        queue = state.queue_of(victim.record)
-        shapes = [*given.get(queue, ()), *(pod.shape for pod in victim.pods)]
-        if state.quota.stays_above_quota(queue, state.quota.total_charge(shapes)):
-            given[queue] = shapes
+        kept = victim.record.unplaced if victim.whole else ()
+        taken = quota.charges_of(uid for uid in (*victim.uids, *kept) if uid not in given_back)
+        if taken and all(quota.stays_above_quota(queue, taken[queue], given.get(queue, {})) for queue in taken):
+            for queue, charges in taken.items():
+                given.setdefault(queue, Counter()).update(charges)
             yield victim
 
 

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
-from gpu_scheduler.core.cycle.losses import kept_charge, replace_lost
+from gpu_scheduler.core.cycle.losses import charge_losses, kept_charge, replace_lost
 from gpu_scheduler.core.cycle.plan import CyclePlan
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, LostMember
 from gpu_scheduler.core.model import OnMemberLost, Pod, Slot
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement
 from gpu_scheduler.core.placement.fit import fits
 from gpu_scheduler.core.placement.place import place_gang
-from gpu_scheduler.core.queueing.bid import make_bid, placeholder
+from gpu_scheduler.core.queueing.bid import excluded_nodes, make_bid, placeholder
 from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.reasons import Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
@@ -30,7 +30,8 @@ def watch_minimum(state: State, record: GangRecord, facts: GangFacts, now: float
     if not facts.broken or facts.policy is OnMemberLost.SHRINK or record.gang is None:
         if record.notes.below_since is not None or record.notes.lost:
             record.update_notes(below_since=None, lost=0)
-        record.lost.clear()
+        shrunk = facts.broken and record.gang is not None
+        record.lost = [lost._replace(queue=None) for lost in record.lost[-facts.missing :]] if shrunk else []
         _end_hold(state, record)
         return
     below_since = record.notes.below_since if record.notes.below_since is not None else now
@@ -46,6 +47,9 @@ def watch_minimum(state: State, record: GangRecord, facts: GangFacts, now: float
         state.broken[record.key] = None  # binds in flight cannot be revoked: wait until they are observed
         return
     _end_hold(state, record)
+    # Their charges are released: if the hold became longer later, replacements would keep what others use by then.
+    record.lost.clear()
+    record.update_notes(lost=0)
     replaceable = [pod for pod in facts.live if pod.controlled and pod.uid not in state.ledger.deletes]
     if replaceable:
         for pod in replaceable:
@@ -73,9 +77,11 @@ def place_replacements(state: State, record: GangRecord, now: float, plan: Cycle
     state.release_slots(record)
     facts = state.facts_of(record)
     if record.gang is None or facts.evicting:
+        charge_losses(state, record)
         return
     if not facts.blocked and record.not_before <= now:
-        wanted, refusal = _admitted(state, record, facts)
+        replacements, _ = _replacements_and_added(state, record, facts)
+        wanted, refusal = _admitted(state, record, replacements, record.lost)
         placed = _reuse_lost_slots(state, record, wanted)
         placed += _reuse_reserved_slots(state, record, _without(wanted, placed), held)
         facts.ready = _without(wanted, placed)
@@ -89,30 +95,57 @@ def place_replacements(state: State, record: GangRecord, now: float, plan: Cycle
             plan.start(record, placed)
         for pod, _ in placed:
             replace_lost(state, record.lost, pod)
-        if placed or refused != record.refusal:
+        if replacements and (placed or refused != record.refusal):
             record.refusal = refused
             state.dirty[record.key] = None
     _hold_lost_slots(state, record, held)
 
 
-def _admitted(state: State, record: GangRecord, facts: GangFacts) -> tuple[list[Pod], Refusal | None]:
-    """The waiting members that fill the gang's minima and that its queue may take beside the slots that stay held, and
-    why it may not take more.
+def place_added(state: State, record: GangRecord, now: float, plan: CyclePlan) -> None:
+    """Places members beyond the lost ones of a gang below its minimum, as many as fit, where its minimum was raised.
+
+    They come after the queue and respect drain targets: otherwise one running pod and a raised minimum would go before
+    every other gang.
+    """
+    facts = state.facts_of(record)
+    if not plan.accepts_more or facts.evicting or facts.blocked or record.not_before > now:
+        return
+    _, added = _replacements_and_added(state, record, facts)
+    if not added:
+        return
+    facts.ready, refusal = _admitted(state, record, added, [])
+    refused = Unplaceable((refusal,), facts.missing, 0) if refusal is not None else None
+    if facts.ready:
+        excluded = excluded_nodes(state, record, facts, now)
+        bid = replace(_partial_bid(state, record, facts, now), excluded=excluded)
+        placed = place_gang(state.cluster, bid) or []
+        if placed:
+            plan.start(record, placed)
+        elif refused is None:
+            refused = diagnose(state.cluster, bid)
+    record.refusal = record.refusal or refused
+    state.dirty[record.key] = None
+
+
+def _admitted(
+    state: State, record: GangRecord, wanted: list[Pod], losses: list[LostMember]
+) -> tuple[list[Pod], Refusal | None]:
+    """The waiting members that the gang's queue may take beside the slots that stay held, and why it may not take more.
 
     A member that is charged as much as a lost one keeps that charge: it is no admission. For any other one the larger
     of both charges counts, so that the queue stays within its limit whichever of the members find a place.
     """
     quota, queue = state.quota, state.queue_of(record)
-    wanted = _replacements(record, facts)[: state.config.max_binds_at_once]
+    wanted = wanted[: state.config.max_binds_at_once]
     if not quota.has_limits(queue):
         return wanted, None
     total: dict[str, int] = {}
-    for lost in record.lost:
-        _add(total, kept_charge(state, lost))
-    left = list(record.lost)
+    for lost in losses:
+        _add(total, kept_charge(state, record, lost))
+    left = list(losses)
     admitted: list[Pod] = []
     for pod in wanted:
-        charge, kept = charge_of(pod.shape), kept_charge(state, replace_lost(state, left, pod))
+        charge, kept = charge_of(pod.shape), kept_charge(state, record, replace_lost(state, left, pod))
         if charge != kept:
             _add(total, [(name, max(0, amount - dict(kept).get(name, 0))) for name, amount in charge])
             refusal = quota.refuse(queue, record.key.namespace, total)
@@ -132,7 +165,8 @@ def _without(pods: list[Pod], placed: Placement) -> list[Pod]:
 
 
 def _partial_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> Bid:
-    """A bid for as many replacements as fit. Drain targets do not exclude a gang that runs.
+    """A bid for as many members as fit. Drain targets do not exclude replacements: otherwise two gangs would wait for
+    each other.
 
     Slots for members without pods are reserved later, for all of them together.
     """
@@ -141,7 +175,17 @@ def _partial_bid(state: State, record: GangRecord, facts: GangFacts, now: float)
     return replace(bid, groups=existing, needed=0, role_needs={}, excluded=None)
 
 
-def _replacements(record: GangRecord, facts: GangFacts) -> list[Pod]:
+def _replacements_and_added(state: State, record: GangRecord, facts: GangFacts) -> tuple[list[Pod], list[Pod]]:
+    """The waiting members that fill the gang's minima: those that replace lost members, and those beyond them."""
+    left = list(record.lost)
+    replacements: list[Pod] = []
+    added: list[Pod] = []
+    for pod in _members_for_minima(record, facts):
+        (added if replace_lost(state, left, pod) is None else replacements).append(pod)
+    return replacements, added
+
+
+def _members_for_minima(record: GangRecord, facts: GangFacts) -> list[Pod]:
     """The waiting members that fill the gang's minima, first the ones like a lost member; members beyond these would
     take the lost slots."""
     lost = Counter((one.slot.role, charge_of(one.shape)) for one in record.lost if one.shape is not None)
@@ -170,7 +214,7 @@ def _hold_lost_slots(state: State, record: GangRecord, held: list[Slot]) -> None
     `held` are the slots that were reserved for the gang so far and are not in use again.
     """
     facts = state.facts_of(record)
-    if record.gang is None or not facts.missing or not record.lost:
+    if record.gang is None or not record.lost:
         return
     reserved: Placement = []
     groups: list[MemberGroup] = []
@@ -196,21 +240,22 @@ def _absent_members(state: State, record: GangRecord, facts: GangFacts) -> list[
     """Placeholder pods of the lost shapes, as many as the gang misses.
 
     A loss that only an earlier leader saw has the shape of a live member. A slot that keeps no charge of a lost member
-    is held only if the queue may take it.
+    is held only if the queue may take it. A loss beyond what the gang misses is over: others may use its charge now.
     """
     lacking = facts.missing_by_role
     any_role = facts.missing - sum(lacking.values())
     absent: list[Pod] = []
     others: list[Pod] = []
-    for number, lost in enumerate(record.lost):
+    for number, lost in enumerate(tuple(record.lost)):
         like = Pod("", "", "", lost.shape, role=lost.slot.role) if lost.shape else _live_member(facts, lacking)
         if like is not None and lacking.get(like.role, 0) > 0:
             lacking[like.role] -= 1
         elif like is not None and any_role > 0:
             any_role -= 1
         else:
+            record.lost.remove(lost)
             continue
-        group = absent if kept_charge(state, lost) else others
+        group = absent if kept_charge(state, record, lost) else others
         group.append(placeholder(record, like.shape, like.role, number))
     total = state.quota.total_charge(pod.shape for pod in absent)
     for pod in others:
@@ -230,7 +275,7 @@ def _reuse_lost_slots(state: State, record: GangRecord, pods: list[Pod]) -> Plac
     """Places pods on the slots of lost members, on the same devices, as far as these are free."""
     placed: Placement = []
     for pod in pods:
-        for _, slot, _ in record.lost[-_MAX_REUSED:]:
+        for _, slot, _, _ in record.lost[-_MAX_REUSED:]:
             if slot.role == pod.role and _is_free(state, pod, slot):
                 state.cluster.add(pod, slot.node, slot.devices)
                 placed.append((pod, slot))

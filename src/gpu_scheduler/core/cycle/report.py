@@ -13,6 +13,7 @@ from typing import TypeVar
 from gpu_scheduler.base.text import closest
 from gpu_scheduler.core.cluster.topology import NODE
 from gpu_scheduler.core.cycle.drain import bid_on_empty
+from gpu_scheduler.core.cycle.dry_run import refuse_as_if_tried, status_in_dry_run
 from gpu_scheduler.core.cycle.holders import (
     GangName,
     Holder,
@@ -32,8 +33,6 @@ from gpu_scheduler.core.lifecycle import (
     Phase,
     Setback,
     Status,
-    collect_facts,
-    phase_of,
     status_of,
 )
 from gpu_scheduler.core.model import MILLI, DeviceMap, Failure, Gang, GangKey, Gate, Pod, PodPhase
@@ -192,32 +191,13 @@ class Reporter:
     def _status_of(self, record: GangRecord) -> tuple[GangFacts, Status, bool, int]:
         """The facts and the status, and what a dry run would do: start the gang, or evict so many pods for it."""
         state = self._state
-        if not self.dry_run:
-            facts = state.facts_of(record)
-            status = record.reported
-            if status is None:
-                status = status_of(record, facts, record.refusal or state.queue.refusal(record.key))
-            return facts, status, False, 0
-        ledger, gang = state.ledger, record.gang
-        deletes = ledger.deletes
-        evicting = [
-            uid for uid in record.members if uid in ledger.deleting and ledger.is_committed(deletes[uid].sequence)
-        ]
-        facts = collect_facts(record, {uid: True for uid in record.members if ledger.committed.get(uid)}, evicting)
-        facts.reserved = gang is not None and gang.notes.admitted_at is not None
-        facts.nominated = gang is not None and bool(gang.notes.nomination)
-        facts.hold_expired = record.notes.below_since is not None and record.key not in state.broken
-        starts = any(ledger.committed.get(uid) is False for uid in record.members)
-        starts = starts or (record.notes.admitted_at is not None and not facts.reserved and gang is not None)
-        evicts = 0
-        refusal = record.refusal or state.queue.refusal(record.key)
-        if record.notes.nomination and not facts.nominated and refusal is not None:
-            evicts = max(1, refusal.refusals[0].short_by)
-        status = status_of(record, facts, None if starts or evicts else refusal)
-        status = replace(status, phase=phase_of(facts))
-        if gang is not None:
-            status = replace(status, notes=replace(gang.notes, below_since=status.notes.below_since))
-        return facts, status, starts, evicts
+        if self.dry_run:
+            return status_in_dry_run(state, record)
+        facts = state.facts_of(record)
+        status = record.reported
+        if status is None:
+            status = status_of(record, facts, record.refusal or state.queue.refusal(record.key))
+        return facts, status, False, 0
 
     # -- why it cannot start, as of now
 
@@ -244,14 +224,19 @@ class Reporter:
             if record.reserved and facts.broken and could_place(state.cluster, bid):
                 return None  # the slots that are kept for it are enough
             fresh = diagnose(state.cluster, bid)
-            return count_shortfall(state.cluster, bid, fresh if fresh.short else refused)
+            stay = tuple(refusal for refusal in refused.refusals if refusal.reason is Reason.EVICTION_REFUSED)
+            fresh = replace(fresh, refusals=(*fresh.refusals, *stay)) if fresh.short else refused
+            return count_shortfall(state.cluster, bid, fresh)
 
     def _last_refusal(self, record: GangRecord, status: Status, facts: GangFacts, now: float) -> Unplaceable | None:
         """Why a gang that waits for its next try did not start before."""
         refused = status.refusal.refusals if status.refusal is not None else ()
-        if record.last_refusal is None or not any(refusal.reason is Reason.BACK_OFF for refusal in refused):
+        if not any(refusal.reason is Reason.BACK_OFF for refusal in refused):
             return None
-        return self._refresh(record, replace(status, refusal=record.last_refusal), facts, now)
+        last = record.last_refusal
+        if self.dry_run and last is None:  # only the leader has tried it
+            last = refuse_as_if_tried(self._state, record, facts, now)
+        return self._refresh(record, replace(status, refusal=last), facts, now)
 
     # -- its place in line, and who is in its way
 

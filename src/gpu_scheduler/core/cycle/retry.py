@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_scheduler.base import backoff
+from gpu_scheduler.base.text import one_line
 from gpu_scheduler.core.cycle.ledger import OpenBind, OpenDelete
 from gpu_scheduler.core.events import (
     BindFailed,
@@ -20,6 +21,9 @@ MAX_RETRY_FACTOR = 8
 FAILURE_TIMEOUT_FACTOR = 3
 """A bind that fails without being refused is given up after this many times `Config.refused_for`: short enough that
 the backoff of its gang does not start again from the first failure."""
+
+MAX_ANSWER = 300
+"""How much of the API server's answer to a bind is kept, in characters."""
 
 
 def send_bind(state: State, entry: OpenBind) -> list[Effect]:
@@ -69,7 +73,7 @@ def _record_bind_refusal(state: State, event: BindFailed) -> None:
     """Keeps the answer of the API server to the first failed bind of a start: the others differ in names only."""
     record = state.records.get(state.key_of(state.pods[event.uid]))
     if record is not None and not record.bind_refused:
-        record.bind_refused = event.message
+        record.bind_refused = one_line(event.message, MAX_ANSWER)
         state.dirty[record.key] = None
 
 

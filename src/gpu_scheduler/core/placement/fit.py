@@ -71,6 +71,11 @@ def static_refusals(cluster: Cluster, shape: Shape, nodes: Nodes) -> Iterator[Ve
         yield Reason.VOLUME, "", ~table.match_any(terms, nodes)
     if shape.device_map is not None:
         yield Reason.MAP_NODE, shape.device_map.node, ~_is_named(cluster, shape.device_map, nodes)
+        if shape.gpu_resource and not shape.gpus:
+            # The queue is charged for GPUs of that resource. A node that advertises no GPUs may have any.
+            rows = cluster.gpu_row[nodes]
+            other = (rows >= 0) & (rows != cluster.row_of.get(shape.gpu_resource, -2))
+            yield Reason.OTHER_GPUS, shape.gpu_resource, other
     if shape.gpu_milli or (shape.device_map is not None and shape.gpus):
         yield Reason.NO_ASSIGNED_DEVICES, "", ~cluster.devices.assigned[nodes]
 
@@ -171,10 +176,13 @@ def _gpu_row_free(cluster: Cluster, nodes: Nodes) -> Ints:
 def _ports_free(cluster: Cluster, wanted: tuple[HostPort, ...], nodes: Nodes) -> Bools:
     """The nodes on which all host ports are free; the address 0.0.0.0 conflicts with every address."""
     free = np.ones(cluster.table.size, bool)
+    addresses: dict[tuple[str, int], set[str]] = {}
+    for want in wanted:
+        addresses.setdefault((want.protocol, want.port), set()).add(want.ip)
     for slot, protocol, port, ip in cluster.ports:
-        for want in wanted:
-            if (want.protocol, want.port) == (protocol, port) and (ip == want.ip or "0.0.0.0" in (ip, want.ip)):
-                free[slot] = False
+        asked = addresses.get((protocol, port))
+        if asked is not None and (ip in asked or ip == "0.0.0.0" or "0.0.0.0" in asked):
+            free[slot] = False
     return free[nodes]
 
 
@@ -217,6 +225,8 @@ def _map_free(cluster: Cluster, entry: DeviceMap, nodes: Nodes) -> Bools:
 def pod_refusals(cluster: Cluster, pod: Pod, nodes: Nodes) -> Iterator[Verdict]:
     """Rules that depend on the pods of other nodes too: affinity, anti-affinity, topology spread."""
     shape = pod.shape
+    cluster.work += cluster.pod_counts.carried // 16
+    cluster.note_work(len(shape.anti_affinity) + len(shape.affinity) + len(shape.spread) * (1 + len(shape.spread) // 8))
     for term, carriers in cluster.pod_counts.anti_affinity_against(pod):
         yield Reason.KEPT_AWAY, term.key, domain_totals(cluster, term.key, carriers)[nodes] > 0
     for term in shape.anti_affinity:

@@ -28,6 +28,16 @@ from gpu_scheduler.core.placement.search import SearchGroup, search
 _MANY = 64
 """From this many members on, the sum of the requests is compared with what is free before a placement is tried."""
 
+_MAX_WORK = 20_000
+"""How many steps a placement may take, beside four for each member: a gang of many kinds must not delay all others.
+Members with rules about other pods are checked one by one, and may take three times as many."""
+
+_MAX_COMPARED = 4096
+"""How many pairs of groups are compared to place a group after those that its affinity needs."""
+
+_MAX_SPARED = 16
+"""How many later groups are looked at when nodes are chosen that they need least; the scarcest come first."""
+
 Unit = list[tuple[MemberGroup, int]]
 """Groups that are placed in one step, with the wanted count of each: one group, or all groups of a role that has its
 own topology."""
@@ -36,6 +46,8 @@ own topology."""
 def place_gang(cluster: Cluster, bid: Bid) -> Placement | None:
     """Places and assumes every member, or else the minimum and as many more as fit; None: no change was made."""
     everyone = tuple(len(group.pods) for group in bid.groups)
+    ruled = any(group.pods[0].shape.has_pod_terms for group in bid.groups)
+    cluster.limit_work(_MAX_WORK * (3 if ruled else 1) + 4 * sum(everyone))
     if everyone == (bid.needed,) and not bid.topology and bid.tie_break is None:
         # One group that must be placed whole, anywhere: there is nothing to undo.
         return _place_group(cluster, bid.groups[0], bid.needed, usable_nodes(cluster, bid), None)
@@ -89,13 +101,12 @@ def minimum_counts(cluster: Cluster, bid: Bid) -> Counts:
     for i in easiest:
         if bid.groups[i].whole:
             counts[i] = len(bid.groups[i].pods)
-    for role, role_need in bid.role_needs.items():
-        need = role_need
-        for i in easiest:
-            if bid.groups[i].role == role and not bid.groups[i].whole:
-                take = min(need, len(bid.groups[i].pods))
-                counts[i] += take
-                need -= take
+    needs = dict(bid.role_needs)
+    for i in easiest:
+        group = bid.groups[i]
+        if not group.whole and group.role in needs:
+            counts[i] = min(needs[group.role], len(group.pods))
+            needs[group.role] -= counts[i]
     missing = bid.needed - sum(counts)
     for i in easiest:
         take = max(0, min(missing, len(bid.groups[i].pods) - counts[i]))
@@ -109,6 +120,8 @@ def _place_counts(cluster: Cluster, bid: Bid, counts: Counts) -> Placement | Non
     if not any(counts):
         return []
     for within in domains(cluster, bid, counts):
+        if not cluster.has_work_left:
+            break
         with cluster.trial() as trial:
             placed = _place_groups(cluster, bid, counts, within)
             if placed is not None:
@@ -122,28 +135,30 @@ def _place_counts(cluster: Cluster, bid: Bid, counts: Counts) -> Placement | Non
 
 def _place_groups(cluster: Cluster, bid: Bid, counts: Counts, within: Bools | None) -> Placement | None:
     """Places the scarcest groups first; a group that fails moves to the front; the last resort is a bounded search."""
-    units = _order_units(_units(cluster, bid, counts))
+    units = _order_units(cluster, _units(cluster, bid, counts))
     for _ in range(len(units) + 1):
         placed: Placement = []
         with cluster.trial() as trial:
             for i, unit in enumerate(units):
                 tie_break = bid.tie_break if bid.tie_break is not None else _spare_later(cluster, unit, units[i + 1 :])
-                part = _place_unit(cluster, unit, within, tie_break)
+                part = _place_unit(cluster, unit, within, tie_break) if cluster.has_work_left else None
                 if part is None:
                     break
                 placed += part
             else:
                 trial.keep()
                 return placed
+        if not cluster.has_work_left:
+            return None
         front = [units[i], *units[:i], *units[i + 1 :]]
-        again = _order_units(front)
+        again = _order_units(cluster, front)
         if again == units:
             # The pods of its affinity may be placed already, and earlier groups be in its way.
             again = front
         if again == units:
             break
         units = again
-    for order in [_order_units(units), units]:
+    for order in [_order_units(cluster, units), units]:
         found = _search_groups(cluster, [pair for unit in order for pair in unit], within)
         if found is not None or order == units:
             return found
@@ -165,14 +180,20 @@ def _units(cluster: Cluster, bid: Bid, counts: Counts) -> list[Unit]:
     return sorted(units.values(), key=plenty) if len(units) > 1 else list(units.values())
 
 
-def _order_units(units: list[Unit]) -> list[Unit]:
+def _order_units(cluster: Cluster, units: list[Unit]) -> list[Unit]:
     """The same order, except that a unit comes after the units that its affinity needs."""
-    if len(units) < 2 or not any(group.pods[0].shape.affinity for unit in units for group, _ in unit):
+    if len(units) < 2:
         return units
-    left, ordered = list(units), []
+    bound = [i for i, unit in enumerate(units) if any(group.pods[0].shape.affinity for group, _ in unit)]
+    if not bound or len(bound) * len(units) > _MAX_COMPARED:
+        return units
+    cluster.work += len(bound) * len(units) // 8
+    needs = {i: {j for j, other in enumerate(units) if j != i and _needs(units[i], other)} for i in bound}
+    left, ordered = list(range(len(units))), []
     while left:
-        bound = (any(_needs(unit, other) for other in left if other is not unit) for unit in left)
-        ordered.append(left.pop(next((i for i, waits in enumerate(bound) if not waits), 0)))
+        first = next((i for i in left if needs.get(i, set()).isdisjoint(left)), left[0])
+        left.remove(first)
+        ordered.append(units[first])
     return ordered
 
 
@@ -190,7 +211,7 @@ def _spare_later(cluster: Cluster, unit: Unit, later: list[Unit]) -> Ints | None
     """Prefers the nodes that later groups can use least, except groups with an affinity to this one."""
     if not later or unit[0][0].pods[0].shape.device_map is not None:
         return None
-    others = (other for other in later if not _needs(other, unit))
+    others = (other for other in later[:_MAX_SPARED] if not _needs(other, unit))
     return least_needed(cluster, (group.pods[0].shape for other in others for group, _ in other))
 
 
@@ -251,6 +272,7 @@ def _fill_group(
 
 def _has_pod_rules(cluster: Cluster, pod: Pod) -> bool:
     """Whether rules about other pods apply to a pod: its own, or the anti-affinity of placed pods."""
+    cluster.work += cluster.pod_counts.carried // 16
     return pod.shape.has_pod_terms or any(True for _ in cluster.pod_counts.anti_affinity_against(pod))
 
 

@@ -43,6 +43,7 @@ def preferred_pod_affinity(cluster: Cluster, pod: Pod) -> Ints | None:
     if not terms:
         return None
     scores = np.zeros(cluster.table.size, np.int64)
+    cluster.note_work(len(terms))
     for term in terms:
         assert term.pods is not None
         near = cluster.pod_counts.matching(term.pods.match)
@@ -114,6 +115,7 @@ def least_needed(cluster: Cluster, shapes: Iterable[Shape]) -> Ints:
     """Prefers the nodes that pods of other shapes can use least: their groups are placed later."""
     cost = np.zeros(cluster.table.size)
     for shape in shapes:
+        cluster.work += 1
         capacity = capacity_of(cluster, shape)
         cost += capacity.counts * (1024 / max(capacity.total, 1))
     return -np.ceil(cost).astype(np.int64)

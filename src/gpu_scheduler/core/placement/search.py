@@ -84,7 +84,7 @@ class _Search:
             return None
         number, pod = members[0]
         for slot in self._distinct(candidates(self._cluster, pod, self._open_to(number)), members):
-            if self._tries <= 0:
+            if self._tries <= 0 or not self._cluster.has_work_left:
                 return None
             self._path.append((number, slot))
             with self._cluster.trial() as trial:

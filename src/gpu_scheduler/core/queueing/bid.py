@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from gpu_scheduler.core.cluster.node_table import Bools
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
-from gpu_scheduler.core.model import Expected, Pod, Role, Shape, Slot
+from gpu_scheduler.core.model import Expected, OnMemberLost, Pod, Role, Shape, Slot
 from gpu_scheduler.core.placement.domains import Bid, MemberGroup
 from gpu_scheduler.core.placement.place import minimum_counts
 from gpu_scheduler.core.placement.placeholders import Placeholders
 from gpu_scheduler.core.queueing.queue import Flow, QueuePosition
+from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.reasons import Refusal
 from gpu_scheduler.core.state import State
+
+MAX_KINDS = 1024
+"""The most kinds of waiting members of a gang: each kind is placed by itself."""
+
+_MAX_OWN_RULES = 256
+"""How many different rules of a gang's own members are looked at to group them."""
 
 _LOWEST_PRIORITY = -(1 << 31) - 1
 """Below every Kubernetes priority: these have 32 bits."""
@@ -42,6 +50,16 @@ def make_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> 
         bid.groups.append(group)
         bid.needed += len(group.pods)
     return bid
+
+
+def find_too_many_kinds(facts: GangFacts) -> str:
+    """The problem of a gang whose waiting members have too many different roles and shapes, or ""."""
+    if len(facts.ready) <= MAX_KINDS:
+        return ""
+    kinds = len({(pod.role, pod.shape) for pod in facts.ready})
+    if kinds <= MAX_KINDS:
+        return ""
+    return f"{kinds} kinds of members, by role and request, are too many; use at most {MAX_KINDS} in a gang"
 
 
 def expected_groups(record: GangRecord, absent: Iterable[tuple[Expected, int]]) -> list[MemberGroup]:
@@ -85,17 +103,38 @@ def placeholder(record: GangRecord, shape: Shape, role: str, number: int) -> Pod
     return placeholders(record, shape, role, range(number, number + 1))[0]
 
 
+def _selectors(state: State, pods: list[Pod]) -> Callable[[Pod], Hashable]:
+    """A function that tells which pod rules select a pod: those of placed pods, and of the gang's own pods.
+
+    Of the gang's own rules the first few suffice: members with rules are checked one by one when they are placed.
+    """
+    shapes = {id(pod.shape): pod.shape for pod in pods}.values()
+    own = [term.match for s in shapes for term in (*s.affinity, *s.anti_affinity)]
+    own += [spread.match for s in shapes for spread in s.spread]
+    placed = state.cluster.pod_counts.anti_affinity_matches()
+    if not own and not placed:
+        return lambda _: ()
+    matches = [*dict.fromkeys(placed), *islice(dict.fromkeys(own), _MAX_OWN_RULES)]
+    selectors = [match.selector for match in matches if match.selector is not None]
+    keys = sorted({one.key for selector in selectors for one in selector.requirements})
+    known: dict[Hashable, Hashable] = {}
+
+    def selected_by(pod: Pod) -> Hashable:
+        what = (*map(pod.labels.get, keys), *sorted(pod.namespace_labels.items()))
+        if what not in known:
+            known[what] = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches)
+        return known[what]
+
+    return selected_by
+
+
 def _group_members(state: State, pods: list[Pod], roles: dict[str, Role], live: list[Pod]) -> list[MemberGroup]:
     """Groups interchangeable members: the same role and shape, and selected by the same pod rules."""
-    shapes = {id(pod.shape): pod.shape for pod in pods}.values()
-    matches = [term.match for s in shapes for term in (*s.affinity, *s.anti_affinity)]
-    matches += [spread.match for s in shapes for spread in s.spread]
-    matches += state.cluster.pod_counts.anti_affinity_matches()
+    selected_by = _selectors(state, pods)
     groups: list[MemberGroup] = []
     alike: dict[Hashable, list[Pod]] = {}
     for pod in sorted(pods, key=_member_order) if len(pods) > 1 else pods:
-        seen = tuple(m.matches(pod.labels, pod.namespace, pod.namespace_labels) for m in matches) if matches else ()
-        key = (pod.role, pod.shape, seen)
+        key = (pod.role, pod.shape, selected_by(pod))
         members = alike.get(key)
         if members is None:
             role = roles.get(pod.role)
@@ -117,10 +156,12 @@ def excluded_nodes(state: State, record: GangRecord, facts: GangFacts, now: floa
 
     A gang with strictly higher priority may use them. So may a gang that is sure to end before every pod that runs
     there now, because it does not delay the drain; the end of expected members is unknown. A gang may always use nodes
-    on which it has reserved slots, and so may a gang that runs below its minimum: otherwise two gangs would wait for
-    each other.
+    on which it has reserved slots. A gang that runs on with fewer members may use all nodes to replace the lost ones:
+    otherwise two gangs would wait for each other.
     """
-    if state.target is None or state.target == record.key or facts.broken:
+    if state.target is None or state.target == record.key:
+        return None
+    if facts.broken and facts.policy is OnMemberLost.SHRINK and len(facts.ready) <= len(record.lost):
         return None
     owner = state.records[state.target]
     if effective_priority(record, facts) > owner.priority:
@@ -167,11 +208,14 @@ def check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | N
         return None, bid
     shapes = [shape for shape, _ in bid.shapes]
     counts = list(minimum_counts(state.cluster, bid))
+    total = quota.charge_of_shapes(zip(shapes, counts, strict=True))
+
+    def charge(i: int, count: int) -> dict[str, int]:
+        """What so many of one group are charged next to the others."""
+        return total | {what: total.get(what, 0) + each * (count - counts[i]) for what, each in charge_of(shapes[i])}
 
     def refuse(i: int, count: int) -> Refusal | None:
-        """Why the queue may not take so many of one group next to the others."""
-        tried = [*counts[:i], count, *counts[i + 1 :]]
-        return quota.refuse(name, namespace, quota.charge_of_shapes(zip(shapes, tried, strict=True)))
+        return quota.refuse(name, namespace, charge(i, count))
 
     def is_refused(i: int, count: int) -> bool:
         return refuse(i, count) is not None
@@ -182,6 +226,7 @@ def check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | N
         over = bisect_left(range(len(group.pods) + 1), True, counts[i], key=partial(is_refused, i))
         if over <= len(group.pods):
             refusal = refuse(i, over)
+        total = charge(i, max(counts[i], over - 1))
         counts[i] = max(counts[i], over - 1)
     trimmed = [replace(g, pods=g.pods[:count]) for g, count in zip(bid.groups, counts, strict=True) if count]
     return (None, replace(bid, groups=trimmed)) if trimmed else (refusal, bid)

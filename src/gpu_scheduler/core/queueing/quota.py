@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple
@@ -89,6 +90,14 @@ class QuotaTracker:
             first, members = self._gangs.get(gang, (queue, 0))
             self._gangs[gang] = first, members + len(fresh)
 
+    def charge_amounts(self, uid: str, queue: str, amounts: Mapping[str, int]) -> None:
+        """Charges amounts to a queue under one uid, in place of what was charged under it; `refund` refunds them."""
+        self.refund(uid)
+        self._charged[uid] = _Entry(queue, tuple(amounts.items()), None)
+        used = self._used.setdefault(queue, {})
+        for name, amount in amounts.items():
+            used[name] = used.get(name, 0) + amount
+
     def refund(self, uid: str) -> None:
         """Refunds what was charged for a pod."""
         self.leave_gang(uid)
@@ -111,6 +120,11 @@ class QuotaTracker:
     def is_charged(self, uid: str) -> bool:
         """Whether a pod is charged to a queue."""
         return uid in self._charged
+
+    def charge_for(self, uid: str) -> Charge:
+        """What is charged for a pod; nothing for one that is not charged."""
+        found = self._charged.get(uid)
+        return found.charge if found is not None else ()
 
     def queue_of_pod(self, uid: str) -> str:
         """The queue that a pod is charged to; the default queue for one that is not charged."""
@@ -173,16 +187,24 @@ class QuotaTracker:
         used = self.used(name)
         return queue is not None and any(used.get(r, 0) < most * self._scale(r) for r, most in queue.quota.items())
 
-    def stays_above_quota(self, name: str, given_back: Mapping[str, int]) -> bool:
-        """Whether a queue still uses all of its quota without `given_back`: then it loses only what it borrowed."""
+    def stays_above_quota(self, name: str, taken: Mapping[str, int], given_back: Mapping[str, int]) -> bool:
+        """Whether a queue still uses all of its quota without `taken` and `given_back`: then it loses only what it
+        borrowed, of the resources that are taken."""
         queue = self.queue(name)
         if queue is None or not queue.quota or not queue.reclaimable:
             return False
-        touched = [r for r in queue.quota if given_back.get(r)]
-        return bool(touched) and all(
-            self.used(name).get(resource, 0) - given_back[resource] >= queue.quota[resource] * self._scale(resource)
-            for resource in touched
-        )
+        used = self.used(name)
+        left = {r: used.get(r, 0) - given_back.get(r, 0) - amount for r, amount in taken.items() if r in queue.quota}
+        return bool(left) and all(amount >= queue.quota[r] * self._scale(r) for r, amount in left.items())
+
+    def charges_of(self, uids: Iterable[str]) -> dict[str, Counter[str]]:
+        """What is charged for these pods together, by queue."""
+        total: dict[str, Counter[str]] = {}
+        for entry in (self._charged[uid] for uid in uids if uid in self._charged):
+            charges = total.setdefault(entry.queue, Counter())
+            for name, amount in entry.charge:
+                charges[name] += amount
+        return total
 
     def total_charge(self, shapes: Iterable[Shape]) -> dict[str, int]:
         """What pods of these shapes are charged together."""

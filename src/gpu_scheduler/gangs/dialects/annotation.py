@@ -1,11 +1,11 @@
-"""Gangs without an object: annotations of pods name the gang.
+"""Gangs without an object, declared by annotations of their pods.
 
-With `gpu-scheduler.io/gang` pods of one namespace form the gang of that name. With `gpu-scheduler.io/gang-min` alone
-the pods of one controller form a gang, called for example "Job/train/5f0c2a81": the last part is the beginning of the
-controller's uid, so that a job of the same name made later is another gang.
+`gpu-scheduler.io/gang` names the gang: all pods of a namespace with that name are its members. Without a name,
+`gpu-scheduler.io/gang-min` makes the pods of one controller a gang, called for example "Job/train/5f0c2a81". The last
+part is the beginning of the controller's uid, so that a later job of the same name is another gang.
 
-All pods that set an option must set the same value; a pod may also set none. The scheduler's notes are on one of the
-pods.
+An option need not be on every pod, but all pods that set it must set the same value. The scheduler keeps its notes on
+one of the pods.
 """
 
 from __future__ import annotations

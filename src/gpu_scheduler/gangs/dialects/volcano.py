@@ -49,6 +49,7 @@ from gpu_scheduler.gangs.jobs.volcano_job import TASK
 from gpu_scheduler.gangs.notes import change_notes, with_notes
 from gpu_scheduler.gangs.options import (
     DEFAULT_QUEUE_NAME,
+    MAX_ROLES,
     BadOptionError,
     annotation,
     as_dict,
@@ -157,9 +158,12 @@ def _with_members(gang: Gang, raw: RawObject, pods: Collection[PodObject], conte
         raise BadOptionError("spec.subGroupPolicy: nested groups are not supported; use spec.minTaskMember")
     most = context.ceilings.max_members
     minimum = read_minimum(raw.spec.get("minMember"), "spec.minMember", most, absent=1)
+    written = as_dict(raw.spec.get("minTaskMember"))
+    if len(written) > MAX_ROLES:
+        raise BadOptionError(f"spec.minTaskMember: {len(written)} tasks are too many; write at most {MAX_ROLES}")
     tasks = {
         name: read_minimum(count, f"spec.minTaskMember[{quote(name)}]", most, absent=0)
-        for name, count in as_dict(raw.spec.get("minTaskMember")).items()
+        for name, count in written.items()
     }
     done = raw.status.get("phase") == "Completed"
     # As in Volcano, task minimums that together exceed the group's minimum do not count.

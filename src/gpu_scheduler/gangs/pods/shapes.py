@@ -24,6 +24,7 @@ from gpu_scheduler.core.model import (
 from gpu_scheduler.core.selectors import NodeTerms, labels_equal
 from gpu_scheduler.gangs.contract import DEVICE_MAP, GPU_MILLI
 from gpu_scheduler.gangs.pods.device_map import MapError, map_group, parse_map, pod_index, read_number
+from gpu_scheduler.gangs.pods.rule_ceilings import find_too_many_rules
 from gpu_scheduler.gangs.pods.terms import (
     Affinity,
     SpreadConstraint,
@@ -154,7 +155,7 @@ def _gates(parts: bytes, context: TermContext, devices: _Devices, gpu_resources:
         shape = _shape_of_use(_decode_use(parts), gpu_resources, gates)
         _add_devices(shape, devices, context.namespace, gpu_resources, gates)
         # Decoding suffices: to build the rules takes ten times as long and finds no further problem.
-        _decode_rules(parts)
+        _check_rules(shape, _decode_rules(parts), gates)
     return tuple(gates)
 
 
@@ -164,7 +165,9 @@ def _make(parts: bytes, context: TermContext, devices: _Devices, gpu_resources: 
     with _collect_problems(gates):
         shape = _shape_of_use(_decode_use(parts), gpu_resources, gates)
         shape = _add_devices(shape, devices, context.namespace, gpu_resources, gates)
-        shape = _add_rules(shape, _decode_rules(parts), context)
+        rules = _decode_rules(parts)
+        _check_rules(shape, rules, gates)
+        shape = _add_rules(shape, rules, context)
     return Shaped(shape, tuple(gates))
 
 
@@ -294,6 +297,14 @@ def _read_map(shape: Shape, devices: _Devices, namespace: str) -> DeviceMap:
 
 
 # -- nodes
+
+
+def _check_rules(shape: Shape, rules: _PlacementRules, gates: list[Gate]) -> None:
+    """Adds a gate for each kind of rule of which the pod has too many."""
+    affinity, constraints = rules.affinity or Affinity(), rules.topology_spread_constraints or []
+    tolerations = len(rules.tolerations or ())
+    found = find_too_many_rules(affinity, constraints, rules.node_selector or {}, tolerations, len(shape.host_ports))
+    gates.extend(Gate(GateKind.BAD_REQUEST, problem) for problem in found)
 
 
 def _add_rules(shape: Shape, rules: _PlacementRules, context: TermContext) -> Shape:

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from gpu_scheduler.core.cluster.pod_counts import MAX_POD_TERMS
 from gpu_scheduler.core.model import PodTerm, Preference, Spread
 from gpu_scheduler.core.selectors import (
     LabelSelector,
@@ -18,8 +19,11 @@ from gpu_scheduler.core.selectors import (
     labels_equal,
 )
 
+MAX_EXPRESSIONS = 1024
+"""The most label expressions and values in the selectors of a pod together."""
+
 Weight = Annotated[int, msgspec.Meta(ge=1, le=100)]
-Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+PositiveInt32 = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class _ApiStruct(msgspec.Struct, rename="camel", gc=False):
@@ -89,10 +93,10 @@ class Affinity(_ApiStruct):
 
 class SpreadConstraint(_ApiStruct):
     topology_key: str
-    max_skew: Count = 1
+    max_skew: PositiveInt32 = 1
     when_unsatisfiable: str = "DoNotSchedule"
     label_selector: WrittenSelector | None = None
-    min_domains: Count | None = None
+    min_domains: PositiveInt32 | None = None
     match_label_keys: list[str] | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
@@ -131,8 +135,17 @@ def topology_terms(allowed: Sequence[TopologyTerm]) -> NodeTerms:
 
 
 def pod_terms(affinity: PodAffinity | None, context: TermContext) -> tuple[PodTerm, ...]:
-    """Returns the required terms of an affinity or anti-affinity."""
-    return tuple(_pod_term(term, context) for term in affinity.required or ()) if affinity is not None else ()
+    """Returns the required terms of an affinity or anti-affinity; what is beyond the ceilings of a pod is left out."""
+    written = (affinity.required or ())[:MAX_POD_TERMS] if affinity is not None else ()
+    terms = (term for term in written if count_expressions(term.label_selector) <= MAX_EXPRESSIONS)
+    return tuple(_pod_term(term, context) for term in terms)
+
+
+def count_expressions(written: WrittenSelector | None) -> int:
+    """Returns the number of expressions and values in a label selector."""
+    if written is None:
+        return 0
+    return len(written.match_labels or ()) + sum(1 + len(one.values or ()) for one in written.match_expressions or ())
 
 
 def spreads(constraints: Sequence[SpreadConstraint], context: TermContext) -> tuple[Spread, ...]:

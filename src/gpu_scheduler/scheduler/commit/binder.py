@@ -26,7 +26,7 @@ from gpu_scheduler.core.events import (
 from gpu_scheduler.gangs.contract import ATTEMPT
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.errors import ApiError, Conflict, NotFound, Refused
-from gpu_scheduler.k8s.objects import PodObject
+from gpu_scheduler.k8s.objects import Json, PodObject
 from gpu_scheduler.k8s.resources import CLAIMS, PODS
 from gpu_scheduler.k8s.times import format_time
 from gpu_scheduler.k8s.workqueue import WorkQueue
@@ -64,6 +64,9 @@ class WatchedCluster(Protocol):
 
     def bind_annotations(self, pod: PodObject, bind: Bind) -> dict[str, str]:
         """The annotations that a bind writes to its pod."""
+
+    def deletion_grace(self, pod: PodObject) -> int:
+        """The grace period in seconds with which a pod is deleted."""
 
     def unbound_claims(self, pod: PodObject) -> dict[str, str]:
         """The claims that must become Bound before the pod is bound, with the node selected for each, if any."""
@@ -172,12 +175,16 @@ class Binder:
     # -- deletes and attempts
 
     async def _delete(self, delete: Delete, failures: int) -> None:
+        """Deletes a pod with an explicit grace period, also one that is being deleted with a longer one: the API server
+        shortens a deletion only for a request that names a shorter period."""
+        pod = self._cluster.pod(delete.uid)
+        grace = self._cluster.deletion_grace(pod) if pod is not None else None
         try:
             if delete.cause is DeleteCause.RESTART:
                 await self._mark_disrupted(delete, required=failures < MAX_MARK_ATTEMPTS)
-                await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)
+                await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid, grace=grace)
             else:
-                await self._evict(delete)
+                await self._evict(delete, grace)
         except NotFound:
             return
         except ApiError as error:
@@ -206,13 +213,16 @@ class Binder:
                 "DisruptionTarget condition not written", pod=f"{delete.namespace}/{delete.name}", error=error.message
             )
 
-    async def _evict(self, delete: Delete) -> None:
-        """Deletes a pod by the Eviction API, which respects disruption budgets and the pod's grace period."""
+    async def _evict(self, delete: Delete, grace: int | None) -> None:
+        """Deletes a pod by the Eviction API, which respects disruption budgets."""
+        options: Json = {"preconditions": {"uid": delete.uid}}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": delete.name, "namespace": delete.namespace},
-            "deleteOptions": {"preconditions": {"uid": delete.uid}},
+            "deleteOptions": options,
         }
         path = PODS.path(delete.namespace, delete.name, "eviction")
         await self._client.request("POST", path, body=body, wait=False)

@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from gpu_scheduler.gangs.contract import COMMITTED, EPOCH, FINALIZER, PLACEMENTS, QUARANTINED, SERVES
+from gpu_scheduler.gangs.contract import COMMITTED, EPOCH, FINALIZER, PLACEMENTS, QUARANTINED, SERVES, SETBACKS
 from gpu_scheduler.gangs.pods.device_map import read_number
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.leader_election import Candidate, LeaderElection, LeaseObject
@@ -53,6 +53,11 @@ class CommitLease(LeaseObject, rename="camel"):
         """The quarantines that the leader publishes, as text."""
         return (self.metadata.annotations or {}).get(QUARANTINED, "")
 
+    @property
+    def setbacks(self) -> str:
+        """The setbacks that the leader publishes, as text."""
+        return (self.metadata.annotations or {}).get(SETBACKS, "")
+
     def with_committed(self, committed: Mapping[str, str]) -> Self:
         """This Lease with another committed set."""
         annotations = {**(self.metadata.annotations or {}), COMMITTED: _encode(committed)}
@@ -62,7 +67,7 @@ class CommitLease(LeaseObject, rename="camel"):
 class CommitLog(LeaderElection[CommitLease]):
     """Leader election whose Lease carries the committed set: leadership and commits change by the same swap.
 
-    Every write also publishes what `quarantined` returns, for the commands.
+    Every write also publishes the annotations that `published` returns, for the commands.
     """
 
     def __init__(
@@ -71,11 +76,11 @@ class CommitLog(LeaderElection[CommitLease]):
         candidate: Candidate,
         serves: tuple[str, ...] = (),
         count_swap: Callable[[str], None] = lambda outcome: None,
-        quarantined: Callable[[], str] = lambda: "",
+        published: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         super().__init__(client, candidate, CommitLease, count_swap)
         self._serves = serves
-        self._quarantined = quarantined
+        self._published = published
 
     @property
     def committed(self) -> dict[str, str]:
@@ -107,8 +112,8 @@ class CommitLog(LeaderElection[CommitLease]):
 
     def _metadata(self, lease: CommitLease, epoch: int, holder: str) -> Meta:
         committed = lease.committed
-        published = {SERVES: ",".join(self._serves), QUARANTINED: self._quarantined()}
-        annotations = {EPOCH: str(epoch), COMMITTED: _encode(committed), **published}
+        annotations = {EPOCH: str(epoch), COMMITTED: _encode(committed), SERVES: ",".join(self._serves)}
+        annotations |= {QUARANTINED: "", SETBACKS: "", **self._published()}
         # The finalizer keeps the committed set from being lost. A deleted or released Lease with nothing committed
         # does without. The API server accepts no new finalizer on an object that is being deleted.
         finalizers = [name for name in lease.metadata.finalizers or () if name != FINALIZER]

@@ -80,7 +80,7 @@ def decode_pod(
         ours=ours,
         controlled=_controller(meta) is not None,
         permanent=not ours and _is_permanent(meta, node),
-        deleting=meta.deletion_timestamp is not None,
+        deleting=options.ceilings.is_leaving(meta),
         gates=gates,
         nominated_node=(status.nominated_node_name or None) if not ours else None,
         grace=_grace(raw),

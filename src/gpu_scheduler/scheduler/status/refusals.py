@@ -227,9 +227,9 @@ def _map_device(report: GangReport, reason: Reason) -> str:
         lacking = report.entry_missing or entry.devices
         one = len(lacking) == 1
         what = f"{'GPU' if one else 'GPUs'} {','.join(map(str, lacking))} {'is' if one else 'are'}"
-        return f"needs {gpus} by its map; {what} missing there or unhealthy. Repair the node or change the map."
+        return f"its map requests {gpus}; {what} missing there or unhealthy. Repair the node or change the map."
     by = f" by {join([name_of_holder(holder) for holder in report.entry_holders])}" if report.entry_holders else ""
-    return f"needs {gpus} by its map; in use{by}. Starts when all of them are free."
+    return f"its map requests {gpus}; in use{by}. Starts when all of them are free."
 
 
 # -- the gang as a whole
@@ -241,10 +241,10 @@ def _members_missing(report: GangReport, refusal: Refusal) -> str:
     leaving = sum(pod.deleting for pod in report.members)
     gone = f" {count(leaving, 'pod')} {'is' if leaving == 1 else 'are'} being deleted." if leaving else ""
     if there + refusal.short_by == status.minimum:
-        return f"{there} of {count(status.minimum, 'pod')} exist; {refusal.short_by} more must be created.{gone}"
+        return f"{there} of {status.minimum} pods exist; {refusal.short_by} more must be created.{gone}"
     roles = [f"{role.name} {role.minimum}" for role in report.gang.roles if role.minimum] if report.gang else []
     asked = f" Its roles ask for {join(roles, 5)}." if roles else ""
-    short = f"{count(there, 'pod')} exist, but a role is short"
+    short = f"{count(there, 'pod')} {'exists' if there == 1 else 'exist'}, but a role is short"
     return f"{short}; {refusal.short_by} more must be created.{asked}{gone}"
 
 
@@ -314,8 +314,8 @@ def say_failure(report: GangReport) -> str:
 
 
 def _eviction_refused(report: GangReport, refusal: Refusal) -> str:
-    pods = count(refusal.short_by, "pod")
-    return f"the eviction of {pods} is refused, as by a PodDisruptionBudget; starts when there is room without them."
+    refused = f"the eviction of {count(refusal.short_by, 'pod')} is refused, for example by a PodDisruptionBudget"
+    return f"{refused}; starts when there is room without them."
 
 
 _OF_GANG: dict[Reason, Callable[[GangReport, Refusal], str]] = {
