@@ -242,7 +242,9 @@ class Chaos:
         sys.stdout.flush()
 
     def _counts(self) -> str:
-        return f"{self.judge.binds} binds, {self.load.done} gangs done, {self.judge.terms} terms"
+        judge = self.judge
+        reclaimed = judge.queues.reclaimed
+        return f"{judge.binds} binds, {reclaimed} pods reclaimed, {self.load.done} gangs done, {judge.terms} terms"
 
     def _figures(self) -> str:
         shown = []

@@ -46,6 +46,7 @@ class Stage:
         self.judge = judge
         self.lease = lease
         settings = {"leaseDurationSeconds": lease, "renewSeconds": lease / 4, "holdSeconds": 15.0}
+        settings |= {"drainAfterSeconds": 20.0, "maxPodlessDrainSeconds": 10.0, "reserveSeconds": 10.0}
         settings |= {"refusedForSeconds": 60.0, "quarantineSeconds": 5.0, "longestBackOffSeconds": 2.0}
         self.replicas = [Replica(cluster, stack, settings) for _ in range(2)]
         self.proxy = stack.enter_context(FaultProxy(cluster, signed_in=cluster.operator_kubeconfig))

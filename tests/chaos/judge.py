@@ -20,6 +20,7 @@ from tests.chaos.histories import (
     NodeHistory,
     PlannedBind,
 )
+from tests.chaos.queues import QueueJudge
 from tests.worlds.api_mirror import PodState, read_pod
 
 HALF_TIMEOUT = 60.0
@@ -58,6 +59,7 @@ class Judge:
         self._pods: dict[str, PodState] = {}
         self._gang_of: dict[str, str] = {}
         self._nodes = NodeHistory()
+        self.queues = QueueJudge()
         self._recorded: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._freed: dict[Slot, tuple[int, str]] = {}
         self._names: dict[str, CommittedName] = {}
@@ -132,6 +134,8 @@ class Judge:
             self._pods.pop(pod.uid, None)
         else:
             self._pods[pod.uid] = pod
+            if wrong := self.queues.follow(self._pods.values(), self._now) if pod.charged else "":
+                self.report_breach("S6", wrong)
             if pod.node and (old is None or not old.node) and pod.scheduler != OTHERS:
                 self._check_bind(pod)
 
@@ -198,7 +202,7 @@ class Judge:
         if not gang.began:
             gang.began = self._event_count
         others = sum(one.counts for one in gang.pods.values() if one.uid != pod.uid)
-        if gang.lost or wanted.minimum < wanted.size or others >= wanted.minimum:
+        if gang.lost or wanted.abandoned or wanted.minimum < wanted.size or others >= wanted.minimum:
             return
         for device in pod.devices:
             at, label = self._freed.get((pod.node, device), (0, ""))
@@ -250,6 +254,8 @@ class Judge:
             deleted = [f"delete {entry['name']}" for entry in spec.get("deletes") or ()]
             self.trace_line(f"written {name}: {', '.join([*bound, *deleted])}")
             self._written[name] = [entry["uid"] for entry in binds]
+            if wrong := self.queues.find_loss(spec.get("deletes") or (), self._pods):
+                self.report_breach("S7", wrong)
             for entry in binds:
                 bind = PlannedBind(name, entry["node"], tuple(sorted(entry.get("devices") or ())), self._now)
                 self._entries.setdefault(entry["uid"], []).append(bind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import http.client
 import random
 import threading
@@ -13,8 +14,9 @@ from urllib.parse import quote
 from gpu_scheduler.k8s.objects import Json
 from tests.chaos.histories import ExpectedGang
 from tests.chaos.judge import OTHERS, Judge
+from tests.chaos.queues import QUEUES
 from tests.integration import running
-from tests.integration.gangs import NATIVE, gang_job, group, join, member, merge, priority_class
+from tests.integration.gangs import GPU, NATIVE, gang_job, group, join, member, merge, priority_class, queue
 from tests.integration.gangs import gang as gang_objects
 from tests.integration.jobs import SLEEP, torch_job
 from tests.integration.live import Live
@@ -66,9 +68,10 @@ class LoadGang:
 def ask_until_served(live: Live, method: str, path: str, body: Json | None = None, timeout: float = TIMEOUT) -> Json:
     """Sends a request until the API server serves it; an object that exists already, or is gone, is fine."""
     end = time.monotonic() + timeout
+    kind = {"content_type": "application/merge-patch+json"} if method == "PATCH" else {}
     while True:
         try:
-            status, found = live.http.ask(method, path, body)
+            status, found = live.http.ask(method, path, body, **kind)
         except (OSError, http.client.HTTPException) as error:
             status, found = 0, {"message": str(error)}
         if 200 <= status < 300 or (method, status) in (("POST", 409), ("DELETE", 404), ("DELETE", 409)):
@@ -103,8 +106,20 @@ class LoadGenerator(threading.Thread):
     # -- from start to stop
 
     def create_fixtures(self) -> None:
-        """Creates a pod that must not be touched, and one that must not start."""
+        """Creates queues, a pod that must not be touched, one that must not start, and gangs that cannot start.
+
+        A group without pods asks for the whole cluster, and a gang waits behind a scheduling gate: promise L3.
+        """
         live = self._live
+        for name, spec in QUEUES.items():
+            made = queue(name, quota={GPU: spec.quota}, limit={GPU: spec.limit})
+            ask_until_served(live, "POST", live.path("Queue", made["apiVersion"]), made)
+        for made in group("volcano", "idle", self._gpus, minResources={GPU: str(self._gpus)}):
+            ask_until_served(live, "POST", live.path(made["kind"], made["apiVersion"]), made)
+        self._gangs["gated"] = ExpectedGang("gated", 2, 2, must_not_start=True)
+        gate: Json = {"schedulingGates": [{"name": "example.com/gate"}]}
+        for made in gang_objects("annotation", "gated", 2, gpus=4, meta={"labels": {GANG: "gated"}}, **gate):
+            ask_until_served(live, "POST", live.path(made["kind"], made["apiVersion"]), made)
         ask_until_served(live, "POST", live.path("PriorityClass", "scheduling.k8s.io/v1"), priority_class("high", 1000))
         ask_until_served(live, "POST", "/api/v1/namespaces", _typed("v1", "Namespace", {"name": "other"}))
         other = Live(live.cluster, "other")
@@ -173,7 +188,9 @@ class LoadGenerator(threading.Thread):
         seconds = round(rng.uniform(1.0, 4.0), 1)
         priority = "high" if rng.random() < 0.15 else ""
         gang = make_gang(f"g{self._number}", kind, (size, minimum, gpus), seconds, priority)
-        gang.fate = rng.choices(["", "delete", "member"], [80, 8, 12 if gang.owned else 0])[0]
+        name_queue(gang, rng.choice(("", *QUEUES, *QUEUES)))
+        greedy = 12 if kind in ("volcano", "scheduler-plugins") else 0
+        gang.fate = rng.choices(["", "delete", "member", "greedy"], [80, 8, 12 if gang.owned else 0, greedy])[0]
         if gang.kind == "bare" and rng.random() < 0.1:
             last = gang.objects[-1]["metadata"]["annotations"]
             last[PREFIX + "simulate-fail-after"] = "0.5"
@@ -189,6 +206,9 @@ class LoadGenerator(threading.Thread):
             fate, gang.fate = gang.fate, ""
             if fate == "delete":
                 self.abandon(gang)
+                return
+            if fate == "greedy":
+                self._grow(gang)
                 return
             chosen = self._rng.choice(sorted(pod.name for pod in pods if pod.node))
             ask_until_served(self._live, "DELETE", self._live.path("Pod", name=chosen), {"gracePeriodSeconds": 1})
@@ -206,9 +226,28 @@ class LoadGenerator(threading.Thread):
         if not idle or gang.kind == "pytorch":
             gang.seen = now
         self.not_recreated += (not_recreated := now - gang.seen > _MAX_DURATION)
-        must_not_start = (hurt and lasted > _ABANDON_AFTER) or lasted > _MAX_DURATION or not_recreated
-        if ended or vanished or must_not_start or (late and self._is_finished(gang)):
+        hopeless = (hurt or gang.wanted.abandoned) and lasted > _ABANDON_AFTER
+        overdue = hopeless or lasted > _MAX_DURATION or not_recreated
+        if ended or vanished or overdue or (late and self._is_finished(gang)):
             self.abandon(gang)
+
+    def _grow(self, gang: LoadGang) -> None:
+        """Its users name another queue, raise its minimum and add larger members: its queue must not pay for that."""
+        gang.wanted.abandoned = True  # too few members of it may run from now on
+        gang.since = gang.since or time.monotonic()
+        size = gang.wanted.size
+        group_object, last = gang.objects[0], gang.objects[-1]
+        name_queue(gang, self._rng.choice([*QUEUES]))
+        spec = {"minMember": size + 2, "queue": group_object["spec"].get("queue")}
+        change = {"metadata": {"annotations": group_object["metadata"].get("annotations")}, "spec": spec}
+        path = self._live.path(group_object["kind"], group_object["apiVersion"], gang.name)
+        ask_until_served(self._live, "PATCH", path, change)
+        for index in (size, size + 1):
+            more = copy.deepcopy(last)
+            more["metadata"]["name"] = f"{gang.name}-{index}"
+            more["spec"]["containers"][0]["resources"]["limits"][GPU] = str(gang.gpus + 1)
+            gang.objects.append(more)
+            ask_until_served(self._live, "POST", self._live.path("Pod"), more)
 
     def _is_finished(self, gang: LoadGang) -> bool:
         """Whether a job has finished: its leader may succeed before its last worker is bound."""
@@ -267,6 +306,19 @@ def make_gang(name: str, kind: str, size: tuple[int, int, int], seconds: float, 
             one["metadata"] = {**one["metadata"], "annotations": dict(one["metadata"].get("annotations", {}))}
     wanted = ExpectedGang(label, members, minimum, ends_early=kind == "pytorch")
     return LoadGang(wanted, kind if kind in builders else "bare", objects, gpus, seconds)
+
+
+def name_queue(gang: LoadGang, name: str) -> None:
+    """Writes the queue of a gang where its dialect reads it: on its object, or on its pods."""
+    for made in gang.objects if name else ():
+        if made["apiVersion"].startswith("scheduling.volcano.sh"):
+            made["spec"]["queue"] = name
+        elif made["kind"] == "PyTorchJob":
+            made["spec"]["runPolicy"]["schedulingPolicy"]["queue"] = name
+        else:
+            template = made["spec"].get("template", made)
+            meta = template["metadata"]
+            meta["annotations"] = {**meta.get("annotations", {}), PREFIX + "queue": name}
 
 
 def make_probe(name: str, kind: str) -> LoadGang:

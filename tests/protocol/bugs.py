@@ -141,7 +141,6 @@ GANGS = (
         "            self.changes |= Wake.FREED\n        self.quota.refund(uid)",
         "            self.changes |= Wake.FREED",
         (QUOTA,),
-        "no queue of a simulated world has a quota",
     ),
 )
 

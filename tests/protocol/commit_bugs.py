@@ -179,8 +179,8 @@ COMMITS = (
         "A restart deletes by name, without a uid precondition",
         "StatefulSets recreate pods under the same name",
         "src/gpu_scheduler/scheduler/commit/binder.py",
-        "await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid)",
-        "await self._client.delete(PODS, delete.name, delete.namespace)",
+        "await self._client.delete(PODS, delete.name, delete.namespace, uid=delete.uid, grace=grace)",
+        "await self._client.delete(PODS, delete.name, delete.namespace, grace=grace)",
         (CARRY,),
     ),
     Bug(

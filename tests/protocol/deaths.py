@@ -67,11 +67,11 @@ class Remains(NamedTuple):
     in_flight: frozenset[int]
 
 
-Plan = Callable[[Death, Remains], bool]
+DeathPlan = Callable[[Death, Remains], bool]
 """Decides whether a process dies at a crash point with these remains."""
 
 
-def at(wanted: Death) -> Plan:
+def at(wanted: Death) -> DeathPlan:
     """A plan to die at this point."""
     return lambda death, _remains: death == wanted
 
@@ -101,14 +101,14 @@ class Wire(Network):
         """The crash points of the followed process so far."""
         self.died = asyncio.Event()
         self._life: Process | None = None
-        self._plan: Plan = _never
+        self._plan: DeathPlan = _never
         self._calls = 0
         self._writes = 0
         self._in_flight: dict[int, Call] = {}
         self._numbers: dict[asyncio.Future[Reply], int] = {}
         self._answered: list[int] = []
 
-    def follow(self, life: Process, plan: Plan) -> None:
+    def follow(self, life: Process, plan: DeathPlan) -> None:
         """Follows this process from now on, and kills it as planned."""
         self._life, self._plan = life, plan
         self._calls, self._writes, self.points = 0, 0, {}
@@ -194,7 +194,7 @@ class Outcome(NamedTuple):
     """A process did not reach the point where it was to die."""
 
 
-def play(scene: Scene, plans: Sequence[Plan] = ()) -> Outcome:
+def play(scene: Scene, plans: Sequence[DeathPlan] = ()) -> Outcome:
     """Runs schedulers that die one after the other, until the last one finishes."""
     loop = WorldLoop(1)
 
@@ -226,7 +226,7 @@ def play(scene: Scene, plans: Sequence[Plan] = ()) -> Outcome:
 
 
 async def _play(
-    loop: WorldLoop, wire: Wire, scene: Scene, plans: Sequence[Plan], report_failure: Callable[[str], None]
+    loop: WorldLoop, wire: Wire, scene: Scene, plans: Sequence[DeathPlan], report_failure: Callable[[str], None]
 ) -> bool:
     async def live(identity: str) -> None:
         settings = Settings(namespace=SYSTEM, identity=identity, lease_duration=2.0, renew=0.5)

@@ -21,8 +21,9 @@ import pytest
 
 from tests.protocol.bugs import DEVICES, GANGS, PREEMPTION, Bug
 from tests.protocol.commit_bugs import CACHES, COMMITS
+from tests.protocol.queue_bugs import CHARGES, HOLDS, LIMITS, UNABLE
 
-BUGS = (*GANGS, *PREEMPTION, *DEVICES, *COMMITS, *CACHES)
+BUGS = (*GANGS, *PREEMPTION, *DEVICES, *COMMITS, *CACHES, *LIMITS, *CHARGES, *HOLDS, *UNABLE)
 ROOT = Path(__file__).parents[2]
 COPIED = ("src", "tests", "pyproject.toml", "charts", "examples")
 SUITE_TIMEOUT = 300.0

@@ -13,6 +13,9 @@ from tests.worlds.gangs import GANG
 
 ENDED = ("Succeeded", "Failed")
 GPU = "nvidia.com/gpu"
+QUEUES = "queues.gpu-scheduler.io"
+MANY = 1 << 30
+"""The limit of a queue that has none."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,8 @@ class PodState:
     bound_at: float = 0.0
     attempt: int = 0
     nominated: str = ""
+    charged: str = ""
+    """The queue that its bind recorded."""
     stopped: bool = False
     """The kubelet has stopped its containers."""
 
@@ -42,6 +47,11 @@ class PodState:
     def claimed_node(self) -> str:
         """The node that it is bound to, or that another scheduler has nominated for it."""
         return self.node or self.nominated
+
+    @property
+    def charge(self) -> int:
+        """What it is charged to its queue, in thousandths of a GPU."""
+        return self.milli or 1000 * (self.gpus or len(self.devices))
 
     @property
     def live(self) -> bool:
@@ -71,6 +81,17 @@ class NodeState:
     """Its GPU capacity over time, broken devices included."""
 
 
+@dataclass(slots=True)
+class QueueState:
+    """A queue as it is in the API: how many GPUs it may use and has as its quota over time."""
+
+    raw: Json
+    name: str
+    limits: list[tuple[float, int]] = field(default_factory=list)
+    """A closed queue may use none."""
+    quotas: list[tuple[float, int]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseState:
     """The leader Lease: its holder, its epoch, what is committed in it, and when this epoch began."""
@@ -89,6 +110,7 @@ class ApiMirror:
         self.past: dict[str, PodState] = {}
         """Deleted pods, in their last state."""
         self.nodes: dict[str, NodeState] = {}
+        self.queues: dict[str, QueueState] = {}
         self.lease = LeaseState()
         self.lease_handlers: list[Callable[[LeaseState, LeaseState], None]] = []
         """Called after every change of the Lease, with the old and the new state."""
@@ -101,7 +123,9 @@ class ApiMirror:
         self.clock = clock
         self._store = store
         self._revision = 0
-        self._queues = {name: store.subscribe(name) for name in ("pods", "nodes", "leases.coordination.k8s.io")}
+        self._changes = {
+            name: store.subscribe(name) for name in ("pods", "nodes", QUEUES, "leases.coordination.k8s.io")
+        }
 
     @property
     def behind(self) -> bool:
@@ -114,9 +138,9 @@ class ApiMirror:
             return
         self._revision = self._store.revision
         changes: list[tuple[int, str, StoreChange]] = []
-        for resource, queue in self._queues.items():
-            while queue.pending:
-                change = queue.pending.popleft()
+        for resource, subscription in self._changes.items():
+            while subscription.pending:
+                change = subscription.pending.popleft()
                 changes.append((change.entry.revision, resource, change))
         changes.sort(key=lambda found: found[0])
         for _, resource, change in changes:
@@ -124,6 +148,8 @@ class ApiMirror:
                 self._take_pod(change)
             elif resource == "nodes":
                 self._take_node(change)
+            elif resource == QUEUES:
+                self._take_queue(change)
             elif change.entry.name == "gpu-scheduler":
                 self._take_lease(change)
 
@@ -154,6 +180,19 @@ class ApiMirror:
         found.sizes.append((self.clock(), 0 if gone else found.capacity))
         found.ready = found.ready and not gone
         self.nodes[found.name] = found
+
+    def _take_queue(self, change: StoreChange) -> None:
+        raw = change.entry.object()
+        name, spec = raw["metadata"]["name"], raw.get("spec") or {}
+        queue = self.queues.setdefault(name, QueueState(raw, name))
+        queue.raw = raw
+        quota, limit = (
+            int((spec.get(field) or {}).get(GPU, absent)) for field, absent in (("quota", 0), ("limit", MANY))
+        )
+        if spec.get("borrowing") is False:
+            limit = min(limit, quota)
+        queue.limits.append((self.clock(), 0 if spec.get("closed") else limit))
+        queue.quotas.append((self.clock(), quota))
 
     def _take_lease(self, change: StoreChange) -> None:
         lease = change.entry.object()
@@ -200,6 +239,7 @@ def read_pod(raw: Json) -> PodState:
         annotations.get("gpu-scheduling-map", ""),
         attempt=int(annotations.get("gpu-scheduler.io/attempt", 0)),
         nominated=raw.get("status", {}).get("nominatedNodeName", ""),
+        charged=annotations.get("gpu-scheduler.io/charged-queue", ""),
     )
 
 
@@ -219,5 +259,14 @@ def read_node(raw: Json) -> NodeState:
 
 def most_since(history: Sequence[tuple[float, int]], since: float) -> int:
     """The highest value at any time since then."""
+    return max(_values_since(history, since), default=0)
+
+
+def least_since(history: Sequence[tuple[float, int]], since: float) -> int:
+    """The lowest value at any time since then."""
+    return min(_values_since(history, since), default=0)
+
+
+def _values_since(history: Sequence[tuple[float, int]], since: float) -> list[int]:
     before = [count for at, count in history if at <= since]
-    return max([*before[-1:], *(count for at, count in history if at > since)], default=0)
+    return [*before[-1:], *(count for at, count in history if at > since)]

@@ -36,13 +36,24 @@ class Gang:
     duration: float = 5.0
     namespace: str = "default"
     scheduler: str = OURS
+    queue: str = ""
     recreate_delay: float = 0.0
     """How long its controller takes to recreate a missing pod, in seconds."""
     must_not_start: bool = False
     """Nothing of it may ever be bound."""
+    unable: str = ""
+    """Why it cannot start, whatever is free: it has no pods, too few of them, a scheduling gate, or it is paused."""
+    forged: bool = False
+    """Its pods claim to belong to a DaemonSet."""
     owner: Json | None = None
     minima: list[int] = field(default_factory=list)
     """Every minimum that it has had."""
+    queues: list[str] = field(default_factory=list)
+    """Every queue that it has named."""
+    greedy: bool = False
+    """Its users try to get more than its queue allows; they delete it when the faults end."""
+    larger: dict[int, int] = field(default_factory=dict)
+    """The GPUs of members that ask for more than the others, by index."""
     edited_at: float = 0.0
     """When its minimum last changed."""
     minimum_reached: bool = False
@@ -56,11 +67,22 @@ class Gang:
 
     def __post_init__(self) -> None:
         self.minima.append(self.minimum)
+        self.queues.append(self.queue)
 
     @property
     def rank(self) -> int:
         """Its priority: that of "high" and of "never" (which may not preempt), or 0."""
         return 1000 if self.priority else 0
+
+    @property
+    def total_gpus(self) -> int:
+        """The GPUs of all its members."""
+        return self.gpus * self.size
+
+    @property
+    def created(self) -> int:
+        """How many pods are created with it."""
+        return {"no pods": 0, "too few pods": self.size - 1}.get(self.unable, self.size)
 
     @property
     def label(self) -> str:
@@ -77,7 +99,14 @@ def make_pod(gang: Gang, index: int) -> Json:
     """Builds a member."""
     annotations: dict[str, str] = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
     labels = {GANG: gang.label}
-    spec: Json = {"schedulerName": gang.scheduler, "containers": [_container(gang)], "terminationGracePeriodSeconds": 3}
+    container = _container(gang.larger.get(index, gang.gpus))
+    spec: Json = {"schedulerName": gang.scheduler, "containers": [container], "terminationGracePeriodSeconds": 3}
+    if gang.queue:
+        annotations["gpu-scheduler.io/queue"] = gang.queue
+    if gang.unable == "paused":
+        annotations["gpu-scheduler.io/paused"] = "true"
+    if gang.unable == "gated":
+        spec["schedulingGates"] = [{"name": "sim/gate"}]
     if gang.priority:
         spec["priorityClassName"] = gang.priority
     if gang.milli:
@@ -91,21 +120,30 @@ def make_pod(gang: Gang, index: int) -> Json:
         made = gang.owner["metadata"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"], "controller": True}
         meta["ownerReferences"] = [owner]
+    elif gang.forged:
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "forged", "controller": True}
+        meta["ownerReferences"] = [owner]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def make_owner(gang: Gang) -> Json:
     """Builds the Job that owns the members. The Job controller is simulated in `Users`."""
-    template = {"metadata": {}, "spec": {"containers": [_container(gang)], "restartPolicy": "Never"}}
+    template = {"metadata": {}, "spec": {"containers": [_container(gang.gpus)], "restartPolicy": "Never"}}
     return {"metadata": dict(gang.key), "spec": {"suspend": True, "template": template}}
 
 
 def make_object(gang: Gang) -> tuple[str, Json] | None:
     """Builds the object that defines the gang, with its resource; None where the pods define it."""
     annotations = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
+    if gang.queue and gang.dialect in ("plugins", "workload"):
+        annotations["gpu-scheduler.io/queue"] = gang.queue
+    if gang.unable == "paused":
+        annotations["gpu-scheduler.io/paused"] = "true"
     meta = {**gang.key, "annotations": annotations}
     if gang.dialect == "volcano":
-        spec = {"minMember": gang.minimum, "queue": "default"}
+        spec: Json = {"minMember": gang.minimum, "queue": gang.queue or "default"}
+        if gang.unable == "no pods":
+            spec["minResources"] = {"nvidia.com/gpu": str(gang.total_gpus)}
         return VOLCANO, _typed("scheduling.volcano.sh/v1beta1", "PodGroup", meta, spec)
     if gang.dialect == "plugins":
         return PLUGINS, _typed("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"minMember": gang.minimum})
@@ -118,13 +156,14 @@ def make_object(gang: Gang) -> tuple[str, Json] | None:
 
 
 def _make_job(gang: Gang, meta: Json) -> Json:
-    container = {**_container(gang), "name": "pytorch"}
+    container = {**_container(gang.gpus), "name": "pytorch"}
     spec: Json = {"containers": [container], "schedulerName": gang.scheduler, "terminationGracePeriodSeconds": 3}
     if gang.priority:
         spec["priorityClassName"] = gang.priority
     template = {"metadata": {"labels": {GANG: gang.label}}, "spec": spec}
     roles = {"Worker": {"replicas": gang.size, "restartPolicy": "OnFailure", "template": template}}
-    policy = {"cleanPodPolicy": "None", "schedulingPolicy": {"minAvailable": gang.minimum}}
+    scheduling = {"minAvailable": gang.minimum, **({"queue": gang.queue} if gang.queue else {})}
+    policy = {"cleanPodPolicy": "None", "schedulingPolicy": scheduling}
     return _typed("kubeflow.org/v1", "PyTorchJob", meta, {"pytorchReplicaSpecs": roles, "runPolicy": policy})
 
 
@@ -132,8 +171,8 @@ def _typed(version: str, kind: str, meta: Json, spec: Json) -> Json:
     return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
 
 
-def _container(gang: Gang) -> Json:
-    limits = {"nvidia.com/gpu": str(gang.gpus)} if gang.gpus else {}
+def _container(gpus: int) -> Json:
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     return {"name": "main", "image": "busybox", "resources": {"limits": limits}}
 
 

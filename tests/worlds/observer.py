@@ -1,4 +1,4 @@
-"""Checks the promises on the API mirror after every write; S2, L1 and L2 in full once no more faults happen.
+"""Checks the promises on the API mirror after every write; S2 and L1 to L3 in full once no more faults happen.
 
 The observer reads the API's JSON and computes everything itself; it uses none of the code under test.
 """
@@ -11,6 +11,7 @@ from gpu_scheduler.k8s.objects import Json
 from tests.worlds.api_mirror import ApiMirror, PodState, most_since
 from tests.worlds.gangs import JOBS, OURS, Gang
 from tests.worlds.loop import Process
+from tests.worlds.quota_checks import QuotaChecks
 from tests.worlds.rules import PLACEMENTS, SYSTEM, BrokenPromise, Rules
 from tests.worlds.server import ApiServer, Reply, Request
 from tests.worlds.steady_state import SteadyStateChecks
@@ -38,6 +39,7 @@ class Observer:
         self._half_since: dict[str, float] = {}
         self.steady_state = SteadyStateChecks(server, mirror, gangs)
         self.rules = Rules(server, mirror, gangs)
+        self.quotas = QuotaChecks(mirror, gangs, self.steady_state)
         mirror.pod_handlers.append(self.on_pod_changed)
         mirror.commit_handlers.append(self.on_commit)
 
@@ -56,8 +58,10 @@ class Observer:
             if gang is not None and gang.must_not_start:
                 if gang.namespace != "default":
                     raise BrokenPromise("S4", f"{_name(pod)} was bound as a member of another namespace's gang")
-                raise BrokenPromise("S2", f"{_name(pod)} was bound, and its minimum cannot be placed")
+                raise BrokenPromise("S2", f"{_name(pod)} was bound, and its gang cannot start")
             self._check_node(pod)
+            if wrong := self.quotas.find_wrong_queue(pod):
+                raise BrokenPromise("S6", wrong)
 
     def _check_record(self, pod: PodState) -> None:
         """S3: recorded devices are those that were requested, and never change."""
@@ -121,6 +125,9 @@ class Observer:
             if self._foreign.get(f"{entry['namespace']}/{entry['name']}") == entry["uid"]:
                 raise BrokenPromise("S5", f"{entry['namespace']}/{entry['name']} of another scheduler was decided")
         self.rules.on_commit(placements)
+        for promise, find_breach in (("S6", self.quotas.find_excess), ("S7", self.quotas.find_loss)):
+            if wrong := find_breach(placements):
+                raise BrokenPromise(promise, wrong)
         self._check_devices(binds)
         steady_state = self.steady_state
         for promise, find in (

@@ -28,6 +28,15 @@ USERS = {
     "delete-placements": 0.5,
     "small-pod-stream": 0.4,
     "replacement-race": 0.3,
+    "edit-queue": 2.0,
+    "move-queue": 2.0,
+    "grow-gang": 1.5,
+    "swap-larger": 1.5,
+    "forge-owner": 1.0,
+    "create-podless": 1.0,
+    "create-unable": 1.0,
+    "attack-limit": 1.0,
+    "reclaim-race": 1.0,
 }
 """Actions of users and other schedulers, with their relative weights."""
 
@@ -36,6 +45,10 @@ LEADERS = frozenset({"kill", "pause"})
 _AIMED = LEADERS | {"delete-pod", "force-delete-pod", "recreate-pod", "rival-binds", "rival-preempts", "kill-all"}
 PROGRAMS = {"kill": 4.0, "kill-all": 1.0, "pause": 3.0, "jump-clock": 1.0, "delete-lease": 0.3}
 """A pause leads to two leaders: a process that resumes still considers itself the leader."""
+
+
+QUEUES = ("red", "blue")
+"""The queues of every world, beside the default queue, which has no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,23 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """A queue of a world: its GPUs by quota and by limit."""
+
+    name: str
+    quota: int
+    limit: int
+    borrowing: bool
+    reclaimable: bool
+    weight: int
+
+    @property
+    def most(self) -> int:
+        """How many GPUs it may use."""
+        return self.limit if self.borrowing else min(self.limit, self.quota)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The initial state of a world, and the actions on it."""
 
@@ -67,6 +97,7 @@ class Plan:
     operators: int
     rates: tuple[float, ...]
     """Clock rates of the schedulers."""
+    queues: tuple[QueuePlan, ...]
     actions: tuple[Action, ...]
 
 
@@ -76,11 +107,24 @@ def make_plan(seed: int) -> Plan:
     nodes = tuple((f"node{n}", rng.choice((2, 4, 4)), rng.random() < 0.7) for n in range(rng.randint(2, 3)))
     rates = tuple(rng.choice((1.0, 1.0, 1.0, 0.5, 2.0)) if rng.random() < 0.3 else 1.0 for _ in range(4))
     actions = [_draw(rng, {"create-gang": 1.0}, rng.random() * 3) for _ in range(2)]
-    for table, most in ((USERS, 8), (NODES, 3), (PROGRAMS, 4)):
+    for table, most in ((USERS, 12), (NODES, 3), (PROGRAMS, 4)):
         used = {kind: weight for kind, weight in table.items() if rng.random() < 0.7} or table
         actions += [_draw(rng, used, rng.random() * FAULT_PHASE) for _ in range(rng.randint(0, most))]
     operators = rng.choice((0, 0, 1, 2))
-    return Plan(seed, nodes, rng.choice((1, 2, 2, 3)), operators, rates, tuple(sorted(actions, key=_time_of)))
+    schedulers = rng.choice((1, 2, 2, 3))
+    queues = _draw_queues(random.Random(f"{seed} queues"), sum(gpus for _, gpus, _ in nodes))
+    return Plan(seed, nodes, schedulers, operators, rates, queues, tuple(sorted(actions, key=_time_of)))
+
+
+def _draw_queues(rng: random.Random, gpus: int) -> tuple[QueuePlan, ...]:
+    """Two teams that share the cluster: their quotas fit it together, and each may use at least two GPUs."""
+    found = []
+    for name in QUEUES:
+        quota = rng.randint(1, gpus // 2)
+        limit = max(2, rng.randint(quota, gpus))
+        borrowing = quota < 2 or rng.random() < 0.8
+        found.append(QueuePlan(name, quota, limit, borrowing, rng.random() < 0.9, rng.choice((1, 1, 2))))
+    return tuple(found)
 
 
 def _draw(rng: random.Random, table: dict[str, float], at: float) -> Action:

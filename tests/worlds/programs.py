@@ -182,11 +182,13 @@ def _set_trap(process: Process, then: Callable[[], None], action: Action) -> Non
 def _settings(identity: str) -> Settings:
     """Production settings with shorter durations, so that more happens in a run."""
     return Settings(
+        scheduler_names=("gpu-scheduler", "volcano"),
         identity=identity,
         listen=LISTEN,
         hold=15.0,
         reserve=20.0,
         drain_after=15.0,
+        max_podless_drain=30.0,
         nominate=60.0,
         refused_for=15.0,
         quarantine=5.0,

@@ -79,8 +79,7 @@ class Rules:
                 pod = self._mirror.pods.get(entry["uid"])
                 gang = self._gangs.get(pod.gang) if pod is not None else None
                 if pod is not None and gang is not None:
-                    judge = self._check_restart if entry["cause"] == "restart" else self._check_eviction
-                    judge(pod, gang, placements)
+                    _CAUSES[entry["cause"]](self, pod, gang, placements)
 
     def _check_restart(self, pod: PodState, gang: Gang, new: Mapping[str, Json]) -> None:
         if not any(owner.get("controller") for owner in pod.raw["metadata"].get("ownerReferences") or ()):
@@ -97,6 +96,11 @@ class Rules:
     def _check_eviction(self, pod: PodState, gang: Gang, _new: Mapping[str, Json]) -> None:
         if gang.rank or not any(other.priority == "high" and other.scheduler == OURS for other in self._gangs.values()):
             raise BrokenPromise("rule 6", f"{pod.name} is evicted, and no gang of higher priority may preempt it")
+
+    def _check_reclaim(self, pod: PodState, gang: Gang, _new: Mapping[str, Json]) -> None:
+        rivals = (one for one in self._gangs.values() if one.queue in self._mirror.queues and one.rank >= gang.rank)
+        if all(one.queue == pod.charged or one.scheduler != OURS for one in rivals):
+            raise BrokenPromise("rule 6", f"{pod.name} is reclaimed, and no gang of another queue may take its place")
 
     # -- the Lease
 
@@ -194,6 +198,13 @@ class Rules:
             raise BrokenPromise("rule 3", f"{request.method} {request.path} does not name {' and '.join(missing)}")
         if going and reply.status < 300 and not any(going["uid"] in uids for uids in self._deletes.values()):
             raise BrokenPromise("rule 6", f"{request.method} {request.path} was not committed")
+
+
+_CAUSES = {
+    "restart": Rules._check_restart,
+    "preempted": Rules._check_eviction,
+    "reclaimed": Rules._check_reclaim,
+}
 
 
 def _missing_fields(found: Json | None, *fields: str) -> list[str]:

@@ -76,6 +76,8 @@ class SteadyStateChecks:
         self._targets: dict[str, NotedNodes] = {}
         self._nominated: dict[str, NotedNodes] = {}
         self._drain_violations: list[DrainViolation] = []
+        self.notes: dict[str, Json] = {}
+        """The notes on each gang as of the last `read_notes`."""
         self.since: float | None = None
         """When the faults ended."""
         mirror.pod_handlers.append(self.on_pod_changed)
@@ -97,7 +99,7 @@ class SteadyStateChecks:
             self._able_since.setdefault(gang.label, self._mirror.clock())
         elif gang is not None:
             self._able_since.pop(gang.label, None)
-        if gang is not None and self._missing(gang) > 0 and gang.on_lost == "hold":
+        if gang is not None and self.missing(gang) > 0 and gang.on_lost == "hold":
             self._short_since.setdefault(gang.label, self._mirror.clock())
         elif gang is not None:
             self._short_since.pop(gang.label, None)
@@ -106,7 +108,8 @@ class SteadyStateChecks:
 
     def read_notes(self) -> None:
         """Records for which gangs nodes are drained, and which gangs are nominated for nodes."""
-        now, notes, known = self._mirror.clock(), self._decode_notes(), self._targets
+        self.notes = self._decode_notes()
+        now, notes, known = self._mirror.clock(), self.notes, self._targets
         found = {label: nodes for label, nodes in _nodes_of(notes, "target").items() if self._is_judged(label)}
         steady = {label: nodes for label, nodes in found.items() if label not in known or known[label].nodes == nodes}
         self._targets = _follow(known, steady, now)
@@ -151,9 +154,11 @@ class SteadyStateChecks:
         now = self._mirror.clock()
         for label, since in self._short_since.items() if self.reached else ():
             gang = self._gangs[label]
-            missing = self._missing(gang)
+            missing = self.missing(gang)
             rivals = [one for one in binds if self._outranks(gang, one) and not self._was_nominated(one, since)]
             if not rivals or missing <= 0 or not PROPAGATION_TIME < now - since < MIN_HOLD:
+                continue
+            if not self._queue_has_room(gang, missing):
                 continue
             taken = {entry["uid"] for entry in rivals}
             # The devices of a vanished pod may be free or not: count them in favour of the scheduler both times.
@@ -187,18 +192,20 @@ class SteadyStateChecks:
         decisions."""
         due = [one for one in self._drain_violations if self._mirror.clock() - one.at > NOTES_LAG]
         self._drain_violations = [one for one in self._drain_violations if one not in due]
-        still = {label: noted.nodes for label, noted in self._targets.items()}
+        # A target that ended meanwhile and was chosen again is another one.
+        still = {label: noted.nodes for label, noted in self._targets.items() if due and noted.since <= due[0].at}
         return next((one.what for one in due if still.get(one.label) == one.nodes), "")
 
     # -- counting
 
-    def _missing(self, gang: Gang) -> int:
+    def missing(self, gang: Gang) -> int:
         """How many members a started gang lacks; 0 where that is permitted."""
         if (
             gang.scheduler != OURS
             or gang.abandoned
             or gang.orphaned
             or gang.must_not_start
+            or gang.greedy
             or gang.device_map
             or gang.milli
         ):
@@ -207,6 +214,14 @@ class SteadyStateChecks:
         if not any(pod.node and pod.live and not pod.deleting for pod in pods):
             return 0
         return gang.minimum - sum(pod.counts for pod in pods)
+
+    def _queue_has_room(self, gang: Gang, missing: int) -> bool:
+        """Whether the queue of a gang may take so many members beside pods that are or may still be there."""
+        limits = [limit for name in gang.queues if name for _, limit in self._mirror.queues[name].limits]
+        vanished = [pod for pod, since in self._vanished if self._mirror.clock() - since < VANISHED_HOLD]
+        there = [pod for pod in self._mirror.pods.values() if pod.node and pod.live]
+        used = sum(pod.charge for pod in (*there, *vanished) if pod.charged in gang.queues)
+        return not limits or used + missing * gang.gpus * 1000 <= min(limits) * 1000
 
     def _could_start(self, gang: Gang) -> bool:
         """Whether a gang is below its minimum and has enough members to start."""

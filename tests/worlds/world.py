@@ -9,7 +9,7 @@ import random
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +31,7 @@ from tests.worlds.programs import Programs
 from tests.worlds.rules import PLACEMENTS, SYSTEM, BrokenPromise
 from tests.worlds.server import ApiServer, prepare
 from tests.worlds.steady_state import SETTLE_TIME
+from tests.worlds.tenants import Tenants
 from tests.worlds.trace import Line, Trace
 from tests.worlds.users import Users
 
@@ -65,6 +66,31 @@ STEADY_STATE_ACTIONS = (
     "replacement-race",
 )
 """Actions in the steady state of some worlds: every program sees everything, so more can be checked."""
+
+TENANT_ACTIONS = (
+    "reclaim-race",
+    "create-podless",
+    "attack-limit",
+    "create-gang",
+    "create-gang",
+    "create-podless",
+    "edit-queue",
+    "create-gang",
+    "grow-gang",
+    "move-queue",
+    "create-alone",
+    "swap-larger",
+    "create-gang",
+    "edit-queue",
+    "forge-owner",
+    "delete-object",
+    "create-gang",
+    "swap-larger",
+    "create-unable",
+    "attack-limit",
+    "create-gang",
+)
+"""Actions of tenants and of the administrator in the steady state of other worlds."""
 
 SELF_CHECK_TIME = 3.0
 """How long the self-check of a scheduler takes at most, in seconds."""
@@ -125,6 +151,7 @@ class World:
         self.network = Network(loop, self.server, injector, self.trace)
         self.mirror = ApiMirror(self.server.store, lambda: loop.now)
         self.users = Users(self.server, self.mirror, plan)
+        self.tenants = Tenants(self.users, self.server, self.mirror, plan)
         self.nodes = Nodes(self.server, self.mirror, self.users.gangs)
         self.observer = Observer(self.server, self.mirror, self.users.gangs)
         self.programs = Programs(loop, self.network, self.trace, self.report_failure)
@@ -136,6 +163,7 @@ class World:
         self.mirror.commit_handlers.append(self._act_on_commit)
         self._acts = {
             **self.users.acts,
+            **self.tenants.acts,
             **self.programs.acts,
             **NodeFaults(self.network, self.nodes, plan).acts,
         }
@@ -202,6 +230,7 @@ class World:
             self.server.create("priorityclasses.scheduling.k8s.io", priority)
         for name, gpus, assigns in plan.nodes:
             self.nodes.add(name, gpus, assigns)
+        self.tenants.create_queues()
         self.mirror.catch_up()
         for number in range(plan.schedulers):
             self.programs.add(f"scheduler{number}", True, plan.rates[number])
@@ -214,8 +243,8 @@ class World:
         await asyncio.sleep(FAULT_PHASE)
         self._end_faults()
         await self._wait_until_served()
-        if plan.seed % 8 == 1:
-            await self._act_in_steady_state()
+        if plan.seed % 2:
+            await self._act_in_steady_state(STEADY_STATE_ACTIONS if plan.seed % 8 == 1 else TENANT_ACTIONS)
         await self._wait_for_cleanup()
         self.programs.compare()
         await asyncio.sleep(SELF_CHECK_TIME)
@@ -232,18 +261,21 @@ class World:
                 self.observer.steady_state.read_notes()
                 if wrong := self.observer.steady_state.find_drain_violation():
                     raise BrokenPromise("L2", wrong)
+                if wrong := self.observer.quotas.find_idle_claim():
+                    raise BrokenPromise("L3", wrong)
             self.network.publish()
 
-    async def _act_in_steady_state(self) -> None:
+    async def _act_in_steady_state(self, kinds: Sequence[str]) -> None:
         """Some more actions happen in the steady state, and every gang that can run has to run again."""
         rng = random.Random(f"{self._plan.seed} afterwards")
         await asyncio.sleep(max(0.0, self._begun + SETTLE_TIME + 1.0 - self.loop.now))
-        for kind in STEADY_STATE_ACTIONS:
+        for kind in kinds:
             self._do(Action(self.loop.now, kind, rng.randrange(1 << 30), rng.random() / 2))
             await asyncio.sleep(3.0 * rng.random())
         await asyncio.sleep(3.0)
         for name, gpus, _ in self._plan.nodes:
             self.nodes.restore(name, gpus)
+        self.tenants.end_attacks()
         self._begun = self.loop.now
         await self._wait_until_served()
 
@@ -305,6 +337,7 @@ class World:
                 self.nodes.add(name, gpus, assigns)
             self.mirror.catch_up()
             self.nodes.restore(name, gpus)
+        self.tenants.end_attacks()
         for gang in self.users.gangs.values():
             gang.abandoned |= gang.orphaned or (gang.must_not_start and gang.scheduler != OURS)
 

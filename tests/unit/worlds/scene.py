@@ -6,7 +6,7 @@ import json
 
 from embedded_kube.subresources.binding import bind
 from gpu_scheduler.k8s.objects import Json
-from tests.worlds.api_mirror import ApiMirror
+from tests.worlds.api_mirror import GPU, QUEUES, ApiMirror
 from tests.worlds.gangs import Gang, make_object, make_owner, make_pod
 from tests.worlds.nodes import Nodes
 from tests.worlds.observer import Observer
@@ -14,6 +14,7 @@ from tests.worlds.rules import PLACEMENTS, SYSTEM
 from tests.worlds.server import ApiServer
 
 DEVICES = "gpu-scheduler.io/devices"
+CHARGED_QUEUE = "gpu-scheduler.io/charged-queue"
 LEASES = "leases.coordination.k8s.io"
 
 
@@ -41,6 +42,25 @@ class Scene:
             self.server.create(*found)
         return [self.server.create("pods", make_pod(gang, index)) for index in range(gang.size)]
 
+    def set_queue(self, name: str, quota: int, limit: int, **spec: object) -> None:
+        """Creates or changes a queue."""
+        spec |= {"quota": {GPU: str(quota)}, "limit": {GPU: str(limit)}}
+        found = self.server.get(QUEUES, "", name)
+        if found is None:
+            self.server.create(QUEUES, {"metadata": {"name": name}, "spec": spec})
+        else:
+            self.server.edit(QUEUES, found, lambda one: one.update(spec=spec))
+        self.mirror.catch_up()
+
+    def start(self, gang: Gang) -> list[Json]:
+        """Creates a gang, commits it to the node whose devices are counted, and binds its pods."""
+        pods = self.make(gang)
+        self.commit(*((pod, "counted", "") for pod in pods))
+        for pod in pods:
+            self.bind_without_commit(pod, "counted")
+        self.run(*pods)
+        return pods
+
     def make_owner(self, name: str) -> Json:
         """Creates a controller for pods."""
         return self.server.create("jobs.batch", make_owner(Gang(name, "alone", 1, 1)))
@@ -53,7 +73,7 @@ class Scene:
     def bind_without_commit(self, pod: Json, node: str, devices: str = "") -> None:
         """Binds a pod without a commit."""
         meta = pod["metadata"]
-        annotations = {DEVICES: devices} if devices else {}
+        annotations = {CHARGED_QUEUE: _queue_of(pod), **({DEVICES: devices} if devices else {})}
         target = {"metadata": {"annotations": annotations}, "target": {"kind": "Node", "name": node}}
         bind(self.server.api, meta["namespace"], meta["name"], target)
         self.mirror.catch_up()
@@ -116,7 +136,13 @@ def _entry(pod: Json, node: str, devices: str) -> Json:
         "attempt": 0,
         "node": node,
         "devices": [int(number) for number in devices.split(",") if number],
+        "queue": _queue_of(pod),
     }
+
+
+def _queue_of(pod: Json) -> str:
+    found = pod["metadata"].get("annotations") or {}
+    return str(found.get("gpu-scheduler.io/queue", ""))
 
 
 def _name(pod: Json) -> Json:

@@ -20,7 +20,7 @@ PATIENT, HASTY = 8, 2
 
 def _run(*kinds: str, seed: int = HASTY) -> Result:
     actions = tuple(Action(1.0, kind, 0, 0.5) for kind in kinds)
-    return run_plan(Plan(seed, (("node0", 2, True),), 0, 0, (), actions), KINDS)
+    return run_plan(Plan(seed, (("node0", 2, True),), 0, 0, (), (), actions), KINDS)
 
 
 def test_a_gang_that_never_starts_is_a_breach() -> None:

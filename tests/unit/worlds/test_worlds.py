@@ -41,7 +41,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_interpreter() -> None:
 
 
 def test_without_faults_gangs_run_without_warnings() -> None:
-    plan = make_plan(3)
+    plan = make_plan(4)
     plan = replace(plan, actions=tuple(Action(float(at), "create-gang", at, 0.1) for at in (1, 2, 3)))
     result = run_plan(plan, KINDS)
     assert not result.breach
@@ -54,10 +54,10 @@ def test_an_action_without_effect_is_not_counted() -> None:
     """There is nothing to edit or delete, and the traps wait for an eighth write, which is never sent."""
     waits_for_write = 32 + 64 * 7
     idle = [Action(30.0, kind, waits_for_write, 0.5) for kind in ("edit-minimum", "delete-pod", "kill", "pause")]
-    assert not run_plan(replace(make_plan(3), actions=tuple(idle)), KINDS).occurred
+    assert not run_plan(replace(make_plan(4), actions=tuple(idle)), KINDS).occurred
     kinds = ("kill", "pause", "jump-clock", "lose-node", "shrink-node", "delete-lease")
     busy = [Action(30.0 + number, kind, number, 0.5) for number, kind in enumerate(kinds)]
-    assert {*run_plan(replace(make_plan(3), actions=tuple(busy)), KINDS).occurred} == {*kinds}
+    assert {*run_plan(replace(make_plan(4), actions=tuple(busy)), KINDS).occurred} == {*kinds}
 
 
 def test_leaving_out_one_kind_of_fault_keeps_the_others() -> None:
