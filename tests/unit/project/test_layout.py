@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 MODULES = sorted(ROOT.glob("src/*/**/*.py"))
+TEST_MODULES = sorted(ROOT.glob("tests/**/*.py"))
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 MAX_MODULES = 20
@@ -20,6 +21,13 @@ MAX_MODULES = 20
 _SPLIT_NAMES = "Tel-ler Look-out Car-rier Lan-es Gang-Book Tur-ns Pa-ce cour-tesy lik-ings stood-_up _he-ar _in-sist"
 OLD_NAMES = _SPLIT_NAMES.replace("-", "").split()
 """Names that were replaced by terms of the field; split above, so that this file does not contain them."""
+
+CLASS_NAME = re.compile(r"_?[A-Z]\w*[a-z]\w*")
+ONCE = (
+    *("Lan" + "es", "Sight", "Car" + "rier", "Standing", "Refusal", "Shape", "Role", "Plan"),
+    *("Rules", "Operator", "Patch", "Kind", "Recorder", "Informer", "Shared"),
+)
+"""Names that meant two or three things once: each is defined at most once, in the source and the tests together."""
 
 VAGUE_WORDS = ("nobody", "somebody", "whoever", "by and by", "for ever")
 
@@ -70,13 +78,32 @@ def find_folders_without_docstring() -> list[str]:
     return [_name_of(folder) for folder, docstring in docstrings.items() if not sentence.match(docstring)]
 
 
-def find_class_name_clashes() -> list[str]:
+def _find_types(modules: Iterable[Path]) -> dict[str, list[str]]:
+    """The modules that define each class or alias of a type, by its name."""
     places: dict[str, list[str]] = defaultdict(list)
-    for module in MODULES:
+    for module in modules:
         for node in _parse(module).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(_name_of(module))
+            for name in _types_defined_by(node):
+                places[name].append(_name_of(module))
+    return places
+
+
+def _types_defined_by(node: ast.stmt) -> list[str]:
+    """The class or alias that a statement defines. An alias is assigned, and named like a class."""
+    if isinstance(node, ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name) and CLASS_NAME.fullmatch(target.id)]
+
+
+def find_class_name_clashes() -> list[str]:
+    places = {name: found for name, found in _find_types(MODULES).items() if not name.startswith("_")}
     return [f"{name}: {', '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1]
+
+
+def find_names_used_twice() -> list[str]:
+    places = _find_types([*MODULES, *TEST_MODULES])
+    return [f"{name}: {', '.join(places[name])}" for name in ONCE if len(places[name]) > 1]
 
 
 def find_old_names() -> list[str]:
@@ -93,6 +120,7 @@ CHECKS: dict[Callable[[], list[str]], int] = {
     find_full_folders: 0,
     find_folders_without_docstring: 0,
     find_class_name_clashes: 0,
+    find_names_used_twice: 0,
     find_old_names: 0,
     find_vague_words: 20,
 }

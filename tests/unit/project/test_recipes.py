@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "gpu_scheduler"
+CHART_FILES = "charts/gpu-scheduler/files"
 
 ENGINE = """
 from gpu_scheduler.core.engine import Engine
@@ -31,6 +32,33 @@ def binds(engine, events):
     commits = [effect for effect in engine.run_cycle(0.0) if isinstance(effect, Commit)]
     return {bind.name: bind.node for commit in commits for bind in commit.binds}
 """
+
+API = """
+import msgspec
+from gpu_scheduler.gangs.dialects import choose_resources
+from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
+from gpu_scheduler.k8s.objects import NodeObject, PodObject, RawObject
+from gpu_scheduler.scheduler.settings import Settings
+from gpu_scheduler.scheduler.watcher import make_translator
+
+translator = make_translator(Settings())
+context = translator.registry.context
+context.resources = choose_resources(lambda resource: True)
+
+def added(form, *bodies):
+    return [ObjectChange(ChangeKind.ADDED, msgspec.convert(body, form), None) for body in bodies]
+
+def api_node(name):
+    return {"metadata": {"name": name, "uid": name}, "status": {
+        "allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"},
+        "conditions": [{"type": "Ready", "status": "True"}]}}
+
+def api_pod(name, **meta):
+    container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
+    return {"metadata": {"name": name, "namespace": "ns", "uid": name, **meta},
+            "spec": {"schedulerName": "gpu-scheduler", "containers": [container]}, "status": {"phase": "Pending"}}
+"""
+"""The scheduler's view of API objects: a translator, which decodes them with the registry of gangs."""
 
 
 class Copy:
@@ -53,9 +81,23 @@ class Copy:
 
     def run(self, script: str) -> str:
         """Runs a script against the copy; returns what it prints."""
+        return self._run("-c", ENGINE + script)
+
+    def write_chart_files(self) -> None:
+        """Generates the files of the chart from the copy."""
+        script = self.folder / "scripts" / "write_chart_files.py"
+        script.parent.mkdir()
+        shutil.copy(ROOT / "scripts" / script.name, script)
+        (self.folder / CHART_FILES).mkdir(parents=True)
+        self._run(str(script))
+
+    def read_chart_file(self, name: str) -> str:
+        return (self.folder / CHART_FILES / name).read_text("utf-8")
+
+    def _run(self, *arguments: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         found = subprocess.run(
-            [sys.executable, "-c", ENGINE + script],
+            [sys.executable, *arguments],
             env=environment,
             capture_output=True,
             text=True,
@@ -143,20 +185,30 @@ class TeamLabels(Dialect):
     )
     entry = (SOURCE / "gangs/dialects/__init__.py").read_text("utf-8").split("DIALECTS: tuple[Dialect, ...] = (", 1)[1]
     copy.insert("gangs/dialects/__init__.py", entry[:20], "TeamLabels(), ")
-    started = copy.run("""
-import msgspec
-from gpu_scheduler.gangs.dialects import GangContext, dialect_of, read_membership
-from gpu_scheduler.k8s.objects import PodObject
-
-raw = [msgspec.convert({"metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {
-    "team.example/gang": "train", "team.example/size": "2"}}, "spec": {}}, PodObject) for name in ("a", "b")]
-key = read_membership(raw[0]).gang
-gang = dialect_of(key).decode(key, None, raw, GangContext(frozenset({"gpu-scheduler"})))
-alone = binds(Engine(), [node("n1"), GangSeen(gang), PodSeen(pod("a", key))])
-both = binds(Engine(), [node("n1"), GangSeen(gang), *(PodSeen(pod(p.metadata.name, key)) for p in raw)])
-print(key.dialect, sorted(alone), sorted(both))
+    started = copy.run(f"""{API}
+engine, found = Engine(), []
+translator.on_nodes_changed(added(NodeObject, api_node("n1")))
+for name in ("a", "b"):
+    labels = {{"team.example/gang": "train", "team.example/size": "2"}}
+    translator.on_pods_changed(added(PodObject, api_pod(name, labels=labels)))
+    found.append(sorted(binds(engine, translator.take_events())))
+print({{key.dialect for key in engine.state.records}}, *found)
 """)
-    assert started == "team-labels [] ['a', 'b']"
+    assert started == "{'team-labels'} [] ['a', 'b']"
+
+
+EXPERIMENT = """
+key = GangKey("volcano", "ns", "e")
+group = {"metadata": {"name": "e", "namespace": "ns", "uid": "g", "ownerReferences": [
+    {"apiVersion": "example.com/v1", "kind": "Experiment", "name": "e", "uid": "e", "controller": True}]},
+    "spec": {"minMember": 3, "minResources": {"cpu": "3"}}}
+
+def experiment(replicas, **meta):
+    container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
+    template = {"metadata": meta, "spec": {"schedulerName": "gpu-scheduler", "containers": [container]}}
+    return {"apiVersion": "example.com/v1", "kind": "Experiment", "metadata": {"name": "e", "namespace": "ns"},
+            "spec": {"replicas": replicas, "template": template}}
+"""
 
 
 def test_a_job_kind_is_one_file_and_an_entry(copy: Copy) -> None:
@@ -180,15 +232,31 @@ class Experiments(SingleTemplateKind):
         "from gpu_scheduler.gangs.jobs.experiment import Experiments\n",
     )
     copy.insert("gangs/jobs/__init__.py", "    BatchJobs(),\n", "    Experiments(),\n")
-    found = copy.run("""
-from gpu_scheduler.gangs.jobs import find_owner_kind
-from gpu_scheduler.k8s.objects import OwnerReference
+    assert copy.run(f"""{API}{EXPERIMENT}
+job = experiment(replicas=3)
+context.owner_of = lambda namespace, owner: job if owner.uid == "e" else None
+translator.on_nodes_changed(added(NodeObject, api_node("n1")))
+translator.on_groups_changed("volcano", added(RawObject, group))
+engine = Engine()
+binds(engine, translator.take_events())
+print(engine.state.records[key].phase.value, len(engine.state.records[key].reserved))
+annotations = {{"scheduling.k8s.io/group-name": "e"}}
+translator.on_pods_changed(added(PodObject, *(api_pod(f"e-{{i}}", annotations=annotations) for i in range(3))))
+print(sorted(binds(engine, translator.take_events())))
+""").splitlines() == ["reserved 3", "['e-0', 'e-1', 'e-2']"]
+    assert copy.run(f"""{EXPERIMENT}
+import msgspec
+from gpu_scheduler.webhook.policy import AdmissionPolicy
+from gpu_scheduler.webhook.reviews import respond
 
-kind = find_owner_kind(OwnerReference("example.com/v1", "Experiment", "e", "uid"))
-job = {"spec": {"replicas": 3, "template": {"spec": {}}}}
-print([(one.field, one.replicas) for one in kind.templates(job)], *kind.rights)
-""")
-    assert (
-        found
-        == "[('spec.template', 3)] Right(group='example.com', plural='experiments', verbs=('get',), subresource='')"
-    )
+for minimum in ("3", "4"):
+    resource = {{"group": "example.com", "version": "v1", "resource": "experiments"}}
+    body = experiment(replicas=3, annotations={{"gpu-scheduler.io/gang-min": minimum}})
+    request = {{"uid": "u", "resource": resource, "operation": "CREATE", "object": body, "namespace": "ns"}}
+    review = msgspec.json.encode({{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}})
+    policy = AdmissionPolicy(frozenset({{"gpu-scheduler"}}), ("nvidia.com/gpu",))
+    print(respond("validate", review, policy, None).allowed)
+""").split() == ["True", "False"]
+    copy.write_chart_files()
+    assert "experiments" in copy.read_chart_file("scheduler-cluster-rules.yaml")
+    assert "experiments" in copy.read_chart_file("validating-webhooks.yaml")
