@@ -57,7 +57,7 @@ ROLES: dict[str, tuple[str, Iterable[Right]]] = {
         permissions.operator_group_rights(SCHEDULER_PLUGINS.resource),
     ),
     "webhook-cluster": (
-        "The webhook: it warns about a map that names an unknown node.",
+        "The webhook: it warns about a map that names an unknown node, and checks a queue against the others.",
         permissions.WEBHOOK_EVERYWHERE,
     ),
 }

@@ -21,7 +21,7 @@ from gpu_scheduler.k8s.resources import Resource
 def webhook_permissions(
     system: str, secret: str = WEBHOOK_SECRET, configuration: str = WEBHOOK, *, own_certificate: bool = True
 ) -> list[Permission]:
-    """Returns everything the webhook does; without a certificate of its own it only reads nodes."""
+    """Returns everything the webhook does; without a certificate of its own it only reads nodes and queues."""
     found = list(expand(WEBHOOK_EVERYWHERE))
     if own_certificate:
         found += (one._replace(name=secret) for one in expand(WEBHOOK_SECRETS, system))

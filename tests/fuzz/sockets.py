@@ -14,7 +14,7 @@ from gpu_scheduler.base.certificates import Certificate, issue, make_authority, 
 from gpu_scheduler.k8s.logs import shorten_bad_requests
 from gpu_scheduler.webhook import server as webhook
 from gpu_scheduler.webhook.metrics import WebhookMetrics
-from gpu_scheduler.webhook.reviews import respond
+from gpu_scheduler.webhook.reviews import AdmissionResponse, respond
 from tests.embedded_kube.servers import PODS, api_server
 from tests.fuzz.seeds import dump
 from tests.fuzz.target import Input, Refused, Target
@@ -90,9 +90,11 @@ def _ask_webhook(given: Input) -> str:
 
 async def _speak_to_webhook(given: Input) -> str:
     serves, trust = _contexts()
-    server = webhook.WebhookServer(
-        lambda path, body: respond(path, body, STRICT, NODES), WebhookMetrics(), lambda: True, 0.0
-    )
+
+    async def answer(path: webhook.ReviewPath, body: bytes) -> AdmissionResponse:
+        return respond(path, body, STRICT, NODES)
+
+    server = webhook.WebhookServer(answer, WebhookMetrics(), lambda: True, 0.0)
     async with server.serving("127.0.0.1:0", serves) as port:
 
         def connect() -> Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:

@@ -306,6 +306,24 @@ async def test_a_grace_period_above_the_ceiling_is_refused(admin: Api) -> None:
     await admin.must("POST", f"{PODS}?dryRun=All", ours("slow", terminationGracePeriodSeconds=3600))
 
 
+async def test_a_queue_is_checked_against_its_parent(admin: Api) -> None:
+    queues = "/apis/gpu-scheduler.io/v1alpha1/queues"
+
+    def queue(name: str, **spec: Any) -> Json:
+        return {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+
+    gpus = {"nvidia.com/gpu": 4}
+    refused = await admin.ask("POST", queues, queue("admission-child", parent="admission-parent"))
+    assert (refused.code, "spec.parent: there is no queue 'admission-parent'" in refused.message) == (422, True)
+    await admin.must("POST", queues, queue("admission-parent", quota=gpus))
+    await admin.must("POST", queues, queue("admission-child", parent="admission-parent", quota=gpus))
+    raised = {"spec": {"quota": {"nvidia.com/gpu": 5}}}
+    refused = await admin.ask("PATCH", f"{queues}/admission-child", raised, content_type=MERGE)
+    assert (refused.code, "write at most 4" in refused.message) == (422, True), refused.message
+    for name in ("admission-child", "admission-parent"):
+        await admin.must("DELETE", f"{queues}/{name}")
+
+
 async def test_pods_of_other_schedulers_are_not_changed(admin: Api) -> None:
     meta = {"annotations": {"gpu-scheduling-map": "nonsense"}}
     assert variables(await admin.must("POST", PODS, pod("other-0", meta=meta))) == []

@@ -99,7 +99,8 @@ class GangRecord:
     reserved slots, and `unplaced` those of lost members that keep their charge without a slot. `reservation_unused` is
     set when a reservation expired before its members came. `admitted_from` is the queue and namespace of a gang that
     got slots before it had pods, until they come. `unfit_version` is the version of the empty cluster and of the
-    request for which no drain target was found.
+    request for which no drain target was found. `surplus_in` is the queue of its members beyond the minimum, and
+    `evictable_at` when it has run for long enough to be reclaimed from.
     """
 
     key: GangKey
@@ -123,6 +124,8 @@ class GangRecord:
     reserved: list[str] = field(default_factory=list)
     unplaced: list[str] = field(default_factory=list)
     live_priority: int | None = None
+    surplus_in: str | None = None
+    evictable_at: float | None = None
     reported: Status | None = None
     facts: GangFacts | None = None
     bid: Bid | None = None

@@ -326,7 +326,11 @@ NO_NOTES = Notes()
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that start together or not at all; `notes` is what an earlier leader left on its object."""
+    """Pods that start together or not at all; `notes` is what an earlier leader left on its object.
+
+    A gang that is not `preemptible` starts within the quota of its queue only. Work before `checkpointed_at` is not
+    lost when the gang is evicted.
+    """
 
     key: GangKey
     minimum: int = 1
@@ -340,25 +344,48 @@ class Gang:
     on_member_lost: OnMemberLost = OnMemberLost.HOLD
     hold: float | None = None
     expected_runtime: float | None = None
+    preemptible: bool = True
+    checkpointed_at: float | None = None
     paused: bool = False
     problem: str = ""
     notes: Notes = NO_NOTES
 
 
+class AcrossQueues(Enum):
+    """Which gangs of other queues the gangs of a queue may evict.
+
+    FAIR: what others borrowed, for a gang within its quota or of a queue with the lower share. ANY: gangs of lower
+    priority as well, whatever their queue is entitled to. NEVER: none.
+    """
+
+    FAIR = "Fair"
+    ANY = "Any"
+    NEVER = "Never"
+
+
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue: `quota` is guaranteed, `limit` is never exceeded, use between them is borrowed.
+    """A queue: `quota` is guaranteed (0 of a resource that it does not name), `limit` is never exceeded, use between
+    them is borrowed.
 
-    Without `borrowing` the quota is a limit too. Amounts are in the units of requests; a resource that no limit names
-    is unlimited. Empty `namespaces` means all.
+    Queues form a tree: what a queue uses counts in its parents too. Without `borrowing` the quota is a limit. Without
+    `lending` no other queue uses the quota. Without `reclaimable` what it borrowed is not reclaimed. `min_runtime` is
+    how long a gang runs before a gang of another child of this queue reclaims from it. Amounts are in the units of
+    requests; a resource that no limit names is unlimited. Empty `namespaces` means all.
     """
 
     name: str
     weight: int = 1
+    parent: str | None = None
+    priority: int = 0
     quota: Mapping[str, int] = field(default_factory=dict)
     limit: Mapping[str, int] = field(default_factory=dict)
     borrowing: bool = True
+    lending: bool = True
     reclaimable: bool = True
+    min_runtime: float = 0.0
+    preempts_within: bool = True
+    across: AcrossQueues = AcrossQueues.FAIR
     open: bool = True
     namespaces: tuple[str, ...] = ()
 

@@ -160,6 +160,26 @@ class Reason(Enum):
     GATED = ReasonRow("Gated", Wake.GANG, "a member is not ready to be scheduled")
     QUOTA = ReasonRow("QuotaUsedUp", Wake.QUEUE | Wake.FREED, "queue quota used up")
     OVER_QUOTA = ReasonRow("OverQuota", Wake.QUEUE, "larger than the queue's limit")
+    KEPT_QUOTA = ReasonRow(
+        "QuotaKept",
+        Wake.QUEUE | Wake.FREED,
+        "kept for queues that do not lend their quota",
+        sentence="what is free of {subject} is kept for queues that do not lend their quota, and {queue} would have to "
+        "borrow it: it is short by {short_by}. Starts when more is free, or when its quota is raised.",
+    )
+    NOT_PREEMPTIBLE = ReasonRow(
+        "NotPreemptible",
+        Wake.QUEUE | Wake.FREED,
+        "not preemptible, and beyond the quota",
+        sentence="it is not preemptible, so it starts within the quota of {queue} only, and would use more. "
+        "Starts when the queue uses less, or when its quota is raised.",
+    )
+    INNER_QUEUE = ReasonRow(
+        "InnerQueue",
+        Wake.QUEUE,
+        "queue has child queues",
+        sentence="queue {subject} has child queues, and gangs belong to queues without any. Name one of its children.",
+    )
     NO_QUEUE = ReasonRow("NoQueue", Wake.QUEUE, "no such queue")
     QUEUE_CLOSED = ReasonRow(
         "QueueClosed",
@@ -205,12 +225,14 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A reason with its subject, on how many nodes it holds (0: it is about the whole gang), and the shortfall."""
+    """A reason with its subject, on how many nodes it holds (0: it is about the whole gang), and the shortfall; a limit
+    with the queue that has it."""
 
     reason: Reason
     subject: str = ""
     nodes: int = 0
     short_by: int = 0
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from gpu_scheduler.core.placement.capacity import capacity_of
 from gpu_scheduler.core.queueing.budget import CycleBudget
 from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.queueing.quota import QuotaTracker
-from gpu_scheduler.core.reasons import Unplaceable, Wake
+from gpu_scheduler.core.queueing.sharing import QueueOrder
+from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 
 LONE_POD = "pod"
 """The dialect of a pod that belongs to no gang: it is a gang of one."""
@@ -43,6 +44,8 @@ class Config:
     max_open_binds: int = 2000
     max_binds_at_once: int = 500
     max_open_commits: int = 500
+    min_runtime: float = 0.0
+    cluster_priority: bool = False
     max_cycle_work: int = 20_000
     max_podless_shapes: int = 32
 
@@ -88,6 +91,9 @@ class State:
         self.live_priorities: dict[int, int] = {}
         # The lowest priority of gangs that became evictable: gangs that may preempt them are tried again.
         self.new_victim_priority: int | None = None
+        # Gangs with members beyond their minimum, by queue.
+        self.surplus_gangs: dict[str, set[GangKey]] = {}
+        self._reclaimers: tuple[int, dict[str, bool]] = (-1, {})
         self.empty_fits: dict[Hashable, tuple[object, bool]] = {}
         # The backoff of gangs that are gone: when they may be tried again, and how often they failed.
         self._backoffs: dict[GangKey, tuple[float, int]] = {}
@@ -127,6 +133,7 @@ class State:
         self.queue.remove(record.key)
         self.release_slots(record)
         self.track_live_priority(record, False)
+        self.track_surplus(record, False)
         self._remember_backoff(record)
         self.records.pop(record.key, None)
         self.broken.pop(record.key, None)
@@ -187,7 +194,8 @@ class State:
         record = self.records[key]
         if record.reserved or any(running < record.priority for running in self.live_priorities):
             return True
-        if self.quota.may_reclaim(self.queue_of(record)):
+        queue = self.queue_of(record)
+        if self.surplus_gangs.get(queue) or self.could_reclaim(queue):
             return True
         return all(capacity_of(self.cluster, shape).total >= wanted for shape, wanted in refused.short)
 
@@ -206,7 +214,31 @@ class State:
         record = self.records[key]
         if self.new_victim_priority is None:
             return False
-        return self.new_victim_priority < record.priority or self.quota.may_reclaim(self.queue_of(record))
+        queue = self.queue_of(record)
+        equal = self.new_victim_priority == record.priority and bool(self.surplus_gangs.get(queue))
+        return self.new_victim_priority < record.priority or equal or self.could_reclaim(queue)
+
+    def could_reclaim(self, queue: str) -> bool:
+        """Whether gangs of a queue may take something from other queues; computed once for each state of the queues."""
+        version, known = self._reclaimers
+        if version != self.quota.version:
+            known = {}
+            self._reclaimers = (self.quota.version, known)
+        if queue not in known:
+            known[queue] = self.quota.could_reclaim(queue, self.totals())
+        return known[queue]
+
+    def track_surplus(self, record: GangRecord, surplus: bool) -> None:
+        """Updates the gangs with members beyond their minimum, by queue: a waiting minimum may take these back."""
+        queue = self.queue_of(record) if surplus else None
+        if queue == record.surplus_in:
+            return
+        if record.surplus_in is not None:
+            self.surplus_gangs[record.surplus_in].discard(record.key)
+        if queue is not None:
+            self.surplus_gangs.setdefault(queue, set()).add(record.key)
+            self.note_new_victim(record.priority)
+        record.surplus_in = queue
 
     def queue_of(self, record: GangRecord) -> str:
         """The queue that a gang is charged to: the one that admitted its members, until they have ended.
@@ -214,6 +246,23 @@ class State:
         A changed queue of its object takes effect after that: no member is charged to a queue that did not admit it.
         """
         return self.quota.queue_of_gang(record.key, record.gang.queue if record.gang is not None else "")
+
+    def has_limits(self, record: GangRecord) -> bool:
+        """Whether the queue of a gang can refuse it anything."""
+        return self.quota.has_limits(self.queue_of(record)) or (record.gang is not None and not record.gang.preemptible)
+
+    def refuse(self, record: GangRecord, wanted: Mapping[str, int]) -> Refusal | None:
+        """Why the queue of a gang may not use `wanted` in addition; None if it may."""
+        name, quota = self.queue_of(record), self.quota
+        refusal = quota.refuse(name, record.key.namespace, wanted)
+        if refusal is not None:
+            return refusal
+        path = quota.path(name)
+        if record.gang is not None and not record.gang.preemptible and not quota.within_quota(path, wanted):
+            over = [r for r in wanted if any(quota.borrowed(queue, r, wanted[r]) > 0 for queue in path)]
+            counted = [r for r in over if r in quota.quota_resources]
+            return Refusal(Reason.NOT_PREEMPTIBLE, next(iter(counted or over), ""), queue=name)
+        return quota.refuse_kept(name, wanted, self.totals()) if quota.keeps_quota else None
 
     def schedule_timer(self, when: float, key: GangKey) -> None:
         """Schedules a refresh of a gang at a time; deduplicates equal timers."""
@@ -260,17 +309,17 @@ class State:
             self.changes |= Wake.FREED
         self.quota.refund(uid)
 
-    def reserve_slots(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
-        """Reserves slots for a gang by placeholder pods; `release_slots` frees them."""
+    def reserve_slots(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]], charged: int | None = None) -> None:
+        """Reserves slots for a gang by placeholder pods, and charges so many of them; `release_slots` frees them."""
         kept = list(pods)
         for pod, slot in kept:
             self.cluster.add(pod, slot.node, slot.devices)
-        self.mark_reserved(record, kept)
+        self.mark_reserved(record, kept, charged)
 
-    def mark_reserved(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]]) -> None:
+    def mark_reserved(self, record: GangRecord, pods: Iterable[tuple[Pod, Slot]], charged: int | None = None) -> None:
         """Marks slots whose placeholders are counted on the nodes already as reserved for a gang."""
         absent = [pod for pod, _ in pods]
-        self.quota.charge(absent, self.queue_of(record))
+        self.quota.charge(absent[:charged], self.queue_of(record))
         record.reserved += [pod.uid for pod in absent]
 
     def reserved_slots(self, record: GangRecord) -> list[tuple[Pod, Slot]]:
@@ -340,9 +389,10 @@ class State:
             self._totals = (self.cluster.table.version, totals)
         return totals
 
-    def share(self, queue: str) -> float:
-        """The queue's share of the cluster, divided by its weight."""
-        return self.quota.share(queue, self.totals())
+    @property
+    def queue_order(self) -> QueueOrder:
+        """The order of queues by what they use now."""
+        return QueueOrder(self.quota, self.totals(), self.config.cluster_priority)
 
 
 def _target_uid(record: GangRecord) -> str:

@@ -25,6 +25,8 @@ TOPOLOGY = f"{GROUP}/topology"
 EXPECTED_RUNTIME = f"{GROUP}/expected-runtime-seconds"
 EXECUTORS = f"{GROUP}/executors"
 PAUSED = f"{GROUP}/paused"
+PREEMPTIBLE = f"{GROUP}/preemptible"
+CHECKPOINTED_AT = f"{GROUP}/checkpointed-at"
 ON_MEMBER_LOST = f"{GROUP}/on-member-lost"
 HOLD = f"{GROUP}/hold-seconds"
 GPU_MILLI = f"{GROUP}/gpu-milli"
@@ -60,8 +62,8 @@ LOCAL_ANNOTATIONS = (
 )
 """Annotations of pods that only the nodes of the local cluster read."""
 USER_ANNOTATIONS = (
-    GANG, GANG_MIN, ROLE, QUEUE, TIMEOUT, TOPOLOGY, EXPECTED_RUNTIME, EXECUTORS, PAUSED, ON_MEMBER_LOST, HOLD,
-    GPU_MILLI, *LOCAL_ANNOTATIONS,
+    GANG, GANG_MIN, ROLE, QUEUE, TIMEOUT, TOPOLOGY, EXPECTED_RUNTIME, EXECUTORS, PAUSED, PREEMPTIBLE, CHECKPOINTED_AT,
+    ON_MEMBER_LOST, HOLD, GPU_MILLI, *LOCAL_ANNOTATIONS,
 )  # fmt: skip
 """Annotations of ours that users write on pods and gang objects."""
 ANNOTATIONS = frozenset(USER_ANNOTATIONS) | {

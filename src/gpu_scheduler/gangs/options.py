@@ -12,18 +12,20 @@ from gpu_scheduler.base.text import closest
 from gpu_scheduler.core.model import Gang, OnMemberLost, TopologyRule
 from gpu_scheduler.gangs.contract import (
     ANNOTATIONS,
+    CHECKPOINTED_AT,
     EXPECTED_RUNTIME,
     GROUP,
     HOLD,
     ON_MEMBER_LOST,
     PAUSED,
+    PREEMPTIBLE,
     QUEUE,
     TIMEOUT,
     TOPOLOGY,
     USER_ANNOTATIONS,
 )
 from gpu_scheduler.k8s.objects import Json, Meta, PodObject
-from gpu_scheduler.k8s.times import parse_time
+from gpu_scheduler.k8s.times import parse_rfc3339, parse_time
 
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 
@@ -79,6 +81,12 @@ def read_queue(name: str) -> str:
 def queue_of(pod: PodObject) -> str:
     """Returns the queue that a pod names itself."""
     return read_queue(annotation(pod.metadata, QUEUE) or annotation(pod.metadata, VOLCANO_QUEUE))
+
+
+def default_queue_of(namespace: Meta) -> str:
+    """Returns the queue of the gangs and pods of a namespace that name none; "" is the default queue."""
+    named = annotation(namespace, QUEUE) or label(namespace, QUEUE)
+    return read_queue(named or annotation(namespace, VOLCANO_QUEUE))
 
 
 def quote(text: object) -> str:
@@ -177,6 +185,14 @@ def _read_flag(name: str, text: str) -> bool:
     return text == "true"
 
 
+def _read_time(name: str, text: str) -> float:
+    seconds = parse_rfc3339(text)
+    if seconds is None:
+        right = 'write date, time and zone by RFC 3339, for example "2025-06-15T15:06:40Z"'
+        raise BadOptionError(f"{name}: {quote(text)} is not a time; {right}")
+    return seconds
+
+
 def _read_recovery(name: str, text: str) -> OnMemberLost:
     try:
         return OnMemberLost(text)
@@ -208,6 +224,8 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     TOPOLOGY: ("topology", _read_topology),
     EXPECTED_RUNTIME: ("expected_runtime", read_seconds),
     PAUSED: ("paused", _read_flag),
+    PREEMPTIBLE: ("preemptible", _read_flag),
+    CHECKPOINTED_AT: ("checkpointed_at", _read_time),
     ON_MEMBER_LOST: ("on_member_lost", _read_recovery),
     HOLD: ("hold", _read_hold),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -169,6 +169,15 @@ class GangRegistry:
         """Decodes every gang again, after a change of the context: a priority class, a job, the served kinds."""
         return [event for entry in list(self._entries.values()) for event in self._update(entry)]
 
+    def on_default_queues_changed(self, queues: Mapping[str, str]) -> list[Event]:
+        """Handles the new default queues of namespaces: decodes their gangs again, and their pods without a gang."""
+        merged = {**self.context.default_queues, **queues}
+        self.context.default_queues = {namespace: queue for namespace, queue in merged.items() if queue}
+        entries = [entry for entry in self._entries.values() if entry.key.namespace in queues]
+        pods = [found.pod for found in self._pods.values() if found.pod.metadata.namespace in queues]
+        events = [event for entry in entries for event in self._update(entry)]
+        return events + [event for pod in pods for event in self._update_lone(pod)]
+
     def take_affected_pods(self) -> list[PodObject]:
         """Returns the pods whose membership has changed since the last call although they did not change themselves."""
         affected = [self._pods[uid].pod for uid in self._affected]
@@ -179,13 +188,13 @@ class GangRegistry:
 
     def membership(self, pod: PodObject) -> Membership:
         """Returns the membership of a pod, by its own fields and by the object that it names."""
-        found = read_membership(pod)
-        if found.gang is None:
-            return found
-        raw = self._object(found.gang)
-        if raw is None or not dialect_of(found.gang).is_individual(found.gang, raw):
-            return found
-        return found._replace(gang=None, queue=found.queue or read_queue(annotation(raw.metadata, QUEUE)))
+        found, naming = read_membership(pod), [pod.metadata]
+        raw = self._object(found.gang) if found.gang is not None else None
+        if raw is not None and found.gang is not None and dialect_of(found.gang).is_individual(found.gang, raw):
+            naming.append(raw.metadata)
+            found = found._replace(gang=None, queue=found.queue or read_queue(annotation(raw.metadata, QUEUE)))
+        default = self.context.default_queue(pod.metadata.namespace, naming) if not found.queue else ""
+        return found._replace(queue=default) if default else found
 
     def object_of(self, key: GangKey) -> RawObject | PodObject | None:
         """Returns the object that carries a gang's status: its own, else one of its pods, else None."""
@@ -287,6 +296,9 @@ class GangRegistry:
             return None
         if entry.created is not None:
             gang = replace(gang, created=entry.created)
+        if not gang.queue:
+            naming = [raw.metadata] if raw is not None else [pod.metadata for pod in entry.representatives()]
+            gang = replace(gang, queue=self.context.default_queue(entry.key.namespace, naming))
         gang = self.context.ceilings.limit(gang)
         if not gang.problem and len(entry.schedulers()) > 1:
             gang = replace(gang, problem=_disagreement(entry.representatives()))

@@ -37,6 +37,8 @@ _SUFFIXES: Final[dict[str, tuple[int, int]]] = {
     "Ei": (2, 60),
 }
 
+_BINARY_SUFFIXES: Final = {power: suffix for suffix, (base, power) in _SUFFIXES.items() if base == 2}
+
 # [0-9] and not \d: Python's \d and int() would take the digits of every script, Kubernetes takes ASCII only.
 _SHAPE: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
@@ -72,6 +74,17 @@ def parse_nano(text: str) -> int:
 def parse_value(text: str) -> int:
     """Reads a quantity as whole units (Quantity.Value), rounded away from zero, at most MAX_VALUE in magnitude."""
     return _round_away(_read_nano(text), _NANO_PER_UNIT)
+
+
+def format_milli(amount: int) -> str:
+    """Formats thousandths exactly: "2" or "1500m"."""
+    return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+
+
+def format_whole(amount: int) -> str:
+    """Formats a whole number exactly, and a multiple of 2^20 with the largest binary suffix that divides it: "12Gi"."""
+    power = min(60, ((amount & -amount).bit_length() - 1) // 10 * 10) if amount else 0
+    return f"{amount >> power}{_BINARY_SUFFIXES[power]}" if power >= 20 else str(amount)
 
 
 def split_quantity(text: str) -> Parts:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def parse_time(text: object) -> float | None:
@@ -14,6 +17,11 @@ def parse_time(text: object) -> float | None:
     except ValueError:
         return None
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
+def parse_rfc3339(text: str) -> float | None:
+    """Parses a timestamp that a user wrote, with date, time and zone; None if it is invalid."""
+    return parse_time(text) if _RFC_3339.fullmatch(text) else None
 
 
 def format_time(seconds: float) -> str:

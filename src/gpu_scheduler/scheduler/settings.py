@@ -49,6 +49,7 @@ PriorityClasses = Annotated[
     dict[Namespace, tuple[Name, ...]],
     Meta(description='lists of priority classes by namespace, such as {team-a: [low], "*": [low, high]}'),
 ]
+PriorityScope = Annotated[Literal["queue", "cluster"], Meta(description="queue or cluster")]
 LogFormatSetting = Annotated[LogFormat, Meta(description="console or json")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="debug, info, warning or error")]
 
@@ -99,6 +100,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_hold: Seconds = _field("maxHoldSeconds", MAX_HOLD)
     max_gang_members: Count = MAX_MEMBERS
     priority_classes: PriorityClasses = msgspec.field(default_factory=dict)
+    priority_scope: PriorityScope = "queue"
+    min_runtime: Seconds = _field("minRuntimeSeconds", _CORE.min_runtime)
     longest_back_off: PositiveSeconds = _field("longestBackOffSeconds", _CORE.longest_back_off)
     max_open_binds: Count = _CORE.max_open_binds
     in_flight: Count = 64
@@ -126,6 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             refused_for=self.refused_for,
             quarantine=self.quarantine,
             max_grace=self.max_grace,
+            cluster_priority=self.priority_scope == "cluster",
+            min_runtime=self.min_runtime,
             longest_back_off=self.longest_back_off,
             max_open_binds=self.max_open_binds,
         )

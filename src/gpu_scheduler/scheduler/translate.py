@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_scheduler.core.events import Event, NodeGone, NodeSeen, PodGone, PodSeen
+from gpu_scheduler.gangs.options import default_queue_of
 from gpu_scheduler.gangs.queues import QueueRegistry
 from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.informer import ChangeKind, ObjectChange
@@ -78,15 +79,23 @@ class Translator:
                 self._users.pop((pod.metadata.namespace, name), None)
 
     def on_namespaces_changed(self, changes: Sequence[ObjectChange[Object]]) -> None:
-        """Decodes all pods of a namespace again when its labels change."""
-        changed = set()
+        """Decodes the pods of a namespace again when its labels or its default queue change, and then its gangs too."""
+        changed: set[str] = set()
+        queues: dict[str, str] = {}
         for kind, namespace, _ in changes:
-            labels = namespace.metadata.labels or {} if kind is not ChangeKind.DELETED else {}
-            if labels != self._labels.get(namespace.metadata.name, {}):
-                changed.add(namespace.metadata.name)
-            self._labels[namespace.metadata.name] = labels
-            if kind is ChangeKind.DELETED:
-                del self._labels[namespace.metadata.name]
+            name, gone = namespace.metadata.name, kind is ChangeKind.DELETED
+            labels = {} if gone else namespace.metadata.labels or {}
+            queues[name] = "" if gone else default_queue_of(namespace.metadata)
+            if labels != self._labels.get(name, {}):
+                changed.add(name)
+            self._labels[name] = labels
+            if gone:
+                del self._labels[name]
+        before = self.registry.context.default_queues
+        queues = {name: queue for name, queue in queues.items() if queue != before.get(name, "")}
+        if queues:
+            self.events += self.registry.on_default_queues_changed(queues)
+        changed |= queues.keys()
         if changed:
             self._emit_pods(pod for pod in self.pods.values() if pod.metadata.namespace in changed)
 

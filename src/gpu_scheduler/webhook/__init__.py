@@ -1,5 +1,6 @@
-"""The admission webhook: sets CUDA_VISIBLE_DEVICES in pods, and refuses or warns of mistakes in pods, jobs and gangs.
+"""The admission webhook: sets CUDA_VISIBLE_DEVICES in pods, and refuses or warns of mistakes in what users write.
 
-Reviews are answered by pure functions (`reviews.respond`); the server, the certificate and the node cache are around
-them. What the scheduler decides about a pod after admission does not belong here.
+It reviews pods, jobs, gangs and queues. Reviews are answered by pure functions (`reviews.respond`); the server, the
+certificate, the node cache and the lister of queues are around them. What the scheduler decides about a pod after
+admission does not belong here.
 """

@@ -2,8 +2,9 @@
 
 Pods fail closed: without an answer a pod that names this scheduler is refused. Match conditions (CEL) run in the API
 server, so pods of other schedulers never depend on the webhook. Jobs and gang objects fail open: their mistakes are
-found again when their pods are created. ValidatingAdmissionPolicies protect the reserved annotations without a webhook;
-optional ones close the ways around queues in namespaces of tenants.
+found again when their pods are created. Queues fail open too: the scheduler closes an invalid one, and its status says
+why. ValidatingAdmissionPolicies protect the reserved annotations without a webhook; optional ones close the ways around
+queues in namespaces of tenants.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gpu_scheduler.gangs.contract import DEVICE_MAP, GROUP, WEBHOOK
+from gpu_scheduler.gangs.contract import DEVICE_MAP, GROUP, QUEUES, WEBHOOK
 from gpu_scheduler.gangs.dialects import DIALECTS
 from gpu_scheduler.gangs.jobs import INDEX_LABELS, JOB_KINDS
 from gpu_scheduler.gangs.jobs.batch_job import COMPLETION_INDEX
@@ -142,6 +143,7 @@ def _validating_hooks(policy: AdmissionPolicy, guard: bool) -> Iterator[Json]:
         "jobs", "Ignore", list(_template_owner_rules()), [_condition("ours", _owner_names_our_scheduler(policy))]
     )
     yield _hook("gangs", "Ignore", list(_gang_rules()), [_condition("annotated", _has_own_annotations())])
+    yield _hook("queues", "Ignore", [_queue_rule()], [_condition("new-spec", _is_new_or_changes_spec())])
     if guard:
         yield _hook(
             "reserved",
@@ -175,6 +177,11 @@ def _gang_rules() -> Iterator[Json]:
             one = dialect.resources[0]
             versions = [resource.version for resource in dialect.resources]
             yield _rule("CREATE,UPDATE", one.plural, group=one.group, versions=versions)
+
+
+def _queue_rule() -> Json:
+    rule = _rule("CREATE,UPDATE", QUEUES.plural, group=QUEUES.group, versions=[QUEUES.version])
+    return {**rule, "scope": "Cluster"}
 
 
 def _hook(name: str, failure_policy: str, rules: list[Json], conditions: list[Json]) -> Json:
@@ -338,6 +345,12 @@ def _is_new_or_loses_parallel() -> str:
     parallel = 'has({0}) && {0} == "Parallel"'
     before, after = (parallel.format(f"{one}.{policy}") for one in ("oldObject", "object"))
     return f'request.operation == "CREATE" || ({before} && !({after}))'
+
+
+def _is_new_or_changes_spec() -> str:
+    """CEL: an object is new, or an update changes its spec."""
+    same = "has(object.spec) && has(oldObject.spec) && object.spec == oldObject.spec"
+    return f'request.operation == "CREATE" || !({same})'
 
 
 def _has_own_annotations() -> str:

@@ -1,4 +1,4 @@
-"""Answers AdmissionReviews. A pure function of the review, the policy and what is known of the nodes."""
+"""Answers AdmissionReviews. A pure function of the review, the policy and what is known of nodes and queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpu_scheduler.base.text import one_line
+from gpu_scheduler.gangs.contract import QUEUES
 from gpu_scheduler.gangs.jobs import STATEFUL_SETS, JobKind, find_job_kind
+from gpu_scheduler.gangs.queue_tree import QueueTree
 from gpu_scheduler.k8s.objects import Json, PodObject, RawObject
 from gpu_scheduler.webhook.containers import (
     LocatedContainer,
@@ -24,6 +26,7 @@ from gpu_scheduler.webhook.gang_objects import check_gang_object, find_dialect
 from gpu_scheduler.webhook.injection import check_generated_name, find_overwritten, patch_containers, plan_injection
 from gpu_scheduler.webhook.pods import KnownNodes, check_pod, find_late_changes
 from gpu_scheduler.webhook.policy import AdmissionPolicy
+from gpu_scheduler.webhook.queues.checks import check_queue
 from gpu_scheduler.webhook.requests import API_VERSION, KIND, AdmissionRequest, BadReview, read_object, read_request
 from gpu_scheduler.webhook.reserved import find_immutable_changes, find_reserved_changes, is_reserved_on_gang
 from gpu_scheduler.webhook.templates import (
@@ -36,6 +39,7 @@ __all__ = ["AdmissionResponse", "BadReview", "respond"]
 
 _PODS = ("", "pods")
 _BINDINGS = ("", "bindings")
+_QUEUES = (QUEUES.group, QUEUES.plural)
 _STATEFUL_SETS = (STATEFUL_SETS.group, STATEFUL_SETS.plural)
 _CHECKED = ("", "ephemeralcontainers", "resize", "status")
 """Pods and the subresources whose body is a pod: annotations can be changed through each of them."""
@@ -79,11 +83,15 @@ _bodies = msgspec.json.Decoder(Json)
 
 
 def respond(
-    path: Literal["mutate", "validate"], body: bytes, policy: AdmissionPolicy, nodes: KnownNodes | None
+    path: Literal["mutate", "validate"],
+    body: bytes,
+    policy: AdmissionPolicy,
+    nodes: KnownNodes | None,
+    queues: QueueTree | None = None,
 ) -> AdmissionResponse:
-    """Answers an AdmissionReview v1; raises BadReview. `nodes` is None until the nodes are known."""
+    """Answers an AdmissionReview v1; raises BadReview. `nodes` and `queues` are None while they are unknown."""
     request = read_request(body)
-    verdict = _mutate(request, policy) if path == "mutate" else _validate(request, policy, nodes)
+    verdict = _mutate(request, policy) if path == "mutate" else _validate(request, policy, nodes, queues)
     return _write_response(request, verdict)
 
 
@@ -135,7 +143,9 @@ def _new_containers(request: AdmissionRequest, containers: PodContainers) -> Ite
 # -- validating
 
 
-def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes | None) -> _Verdict:
+def _validate(
+    request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes | None, queues: QueueTree | None
+) -> _Verdict:
     if request.operation not in ("CREATE", "UPDATE"):
         return _Verdict()
     if request.subject in (_PODS, _BINDINGS):
@@ -145,6 +155,8 @@ def _validate(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNo
         return _Verdict(findings=findings, forbidden=forbidden)
     if request.sub_resource:
         return _Verdict()
+    if request.subject == _QUEUES:
+        return _Verdict(findings=_check_queues(request, queues))
     kind = find_job_kind(*request.subject)
     if kind is not None:
         return _Verdict(findings=_new_findings(request, lambda raw: _check_template_owner(raw, kind, policy, nodes)))
@@ -161,6 +173,13 @@ def _new_findings(request: AdmissionRequest, check: Callable[[msgspec.Raw], Find
     if request.operation != "UPDATE" or not (found.problems or found.warnings):
         return found
     return found.without(check(request.old_object))
+
+
+def _check_queues(request: AdmissionRequest, queues: QueueTree | None) -> Findings:
+    raw, old = read_object(_raw_objects, request.object), None
+    if request.operation == "UPDATE":
+        old = read_object(_raw_objects, request.old_object, "oldObject")
+    return check_queue(raw, old, queues)
 
 
 def _check_pods(request: AdmissionRequest, policy: AdmissionPolicy, nodes: KnownNodes | None) -> Findings:

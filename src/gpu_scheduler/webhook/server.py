@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
 
@@ -22,7 +22,7 @@ from gpu_scheduler.webhook.metrics import WebhookMetrics
 from gpu_scheduler.webhook.reviews import AdmissionResponse, BadReview
 
 ReviewPath = Literal["mutate", "validate"]
-ReviewFunction = Callable[[ReviewPath, bytes], AdmissionResponse]
+ReviewFunction = Callable[[ReviewPath, bytes], Awaitable[AdmissionResponse]]
 
 MAX_REVIEW_BYTES = 3 << 20
 """The largest review. API servers accept objects of half that size, and send the old and the new one."""
@@ -47,7 +47,7 @@ _log = structlog.stdlib.get_logger("gpu_scheduler.webhook")
 
 
 class WebhookServer:
-    """Answers reviews one at a time. After a stop it reports not ready and serves for `linger` more seconds."""
+    """Answers reviews. After a stop it reports not ready and serves for `linger` more seconds."""
 
     def __init__(
         self, review: ReviewFunction, metrics: WebhookMetrics, ready: Callable[[], bool], linger: float = 2.0
@@ -111,16 +111,16 @@ class WebhookServer:
             refused.force_close()  # without waiting for the rest of its body
             return refused
         assert isinstance(body, bytes)
-        response = self._handle_review(path, body)
+        response = await self._handle_review(path, body)
         if self._stopping:
             response.force_close()
         return response
 
-    def _handle_review(self, path: ReviewPath, body: bytes) -> web.Response:
+    async def _handle_review(self, path: ReviewPath, body: bytes) -> web.Response:
         metrics = self._metrics
         started = time.perf_counter()
         try:
-            answer = self._review(path, body)
+            answer = await self._review(path, body)
         except BadReview as error:
             metrics.reviews[path, "refused"].inc()
             return _reply(400, str(error))

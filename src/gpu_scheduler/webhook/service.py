@@ -1,4 +1,4 @@
-"""Runs the webhook: certificate, node cache and server, from start to stop."""
+"""Runs the webhook: certificate, node cache, queue lister and server, from start to stop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from gpu_scheduler.base.certificates import Certificate
 from gpu_scheduler.gangs.contract import WEBHOOK
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
-from gpu_scheduler.webhook import reviews
 from gpu_scheduler.webhook.certificate_files import CertificateFiles
 from gpu_scheduler.webhook.metrics import WebhookMetrics
 from gpu_scheduler.webhook.nodes import NodeCache
 from gpu_scheduler.webhook.policy import AdmissionPolicy
+from gpu_scheduler.webhook.queues.listing import QueueLister
 from gpu_scheduler.webhook.renewal import CertificateLocation, CertificateRenewal
+from gpu_scheduler.webhook.reviews import AdmissionResponse, respond
 from gpu_scheduler.webhook.rotation import RotationPolicy, make_pair
-from gpu_scheduler.webhook.server import WebhookServer
+from gpu_scheduler.webhook.server import ReviewPath, WebhookServer
 
 _RESTART_DELAY = 5.0
 
@@ -52,14 +53,14 @@ async def run_webhook(connection: Connection, options: WebhookOptions, stop: asy
         metrics.set_certificate(pair)
 
     async with Client(connection, in_flight=4, agent=WEBHOOK) as client:
-        nodes = NodeCache(client)
+        nodes, queues = NodeCache(client), QueueLister(client)
         keep_certificate, ready = _certificate_source(client, options, serve)
-        server = WebhookServer(
-            lambda path, body: reviews.respond(path, body, options.admission, nodes.known()),
-            metrics,
-            ready,
-            options.linger,
-        )
+
+        async def review(path: ReviewPath, body: bytes) -> AdmissionResponse:
+            tree = await queues.tree_for(body)
+            return respond(path, body, options.admission, nodes.known(), tree)
+
+        server = WebhookServer(review, metrics, ready, options.linger)
         async with _background_tasks(nodes.run, keep_certificate), server.serving(options.listen, context) as port:
             _log.info("serving", port=port, certificate=str(options.folder or options.location.secret))
             await stop.wait()

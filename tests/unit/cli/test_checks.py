@@ -121,10 +121,14 @@ def test_no_permission_is_needed_for_a_version_that_the_scheduler_does_not_read(
     assert not [one for one in needed_permissions(later, SYSTEM) if "podgroups" in one.resource]
 
 
+LISTED_QUEUES = ("list queues.gpu-scheduler.io", "list queues.scheduling.volcano.sh")
+
+
 def test_the_webhook_needs_only_its_own_secret_and_configurations() -> None:
     assert [str(one) for one in webhook_permissions(SYSTEM)] == [
         "list nodes",
         "watch nodes",
+        *LISTED_QUEUES,
         "get secrets gpu-scheduler-webhook-tls in gpu-scheduler-system",
         "update secrets gpu-scheduler-webhook-tls in gpu-scheduler-system",
         "get mutatingwebhookconfigurations.admissionregistration.k8s.io gpu-scheduler-webhook",
@@ -132,7 +136,11 @@ def test_the_webhook_needs_only_its_own_secret_and_configurations() -> None:
         "get validatingwebhookconfigurations.admissionregistration.k8s.io gpu-scheduler-webhook",
         "patch validatingwebhookconfigurations.admissionregistration.k8s.io gpu-scheduler-webhook",
     ]
-    assert [str(one) for one in webhook_permissions(SYSTEM, own_certificate=False)] == ["list nodes", "watch nodes"]
+    assert [str(one) for one in webhook_permissions(SYSTEM, own_certificate=False)] == [
+        "list nodes",
+        "watch nodes",
+        *LISTED_QUEUES,
+    ]
 
 
 def test_denied_permissions_are_named() -> None:

@@ -176,9 +176,7 @@ class Promises:
         used: Counter[str] = Counter()
         for holder in before.values():
             used[self._queue(holder.pod)] += holder.pod.shape.gpus * MILLI + holder.pod.shape.gpu_milli
-        for delete in deletes:
-            pod = world.seen_pods[delete.uid]
-            used[self._queue(pod)] -= pod.shape.gpus * MILLI + pod.shape.gpu_milli
+        evicted = {delete.uid for delete in deletes}
         for delete in deletes:
             pod = world.seen_pods[delete.uid]
             if delete.cause is DeleteCause.RESTART:
@@ -189,10 +187,19 @@ class Promises:
                 assert best is not None, "a pod is evicted and no gang is nominated"
                 theirs = self._priority(pod.gang) if pod.gang in world.seen_gangs else pod.priority
                 if delete.cause is DeleteCause.PREEMPTED:
-                    assert theirs < best, "equal priority is evicted"
+                    spared = theirs == best and self._keeps_minimum(pod.gang, evicted)
+                    assert theirs < best or spared, "equal priority is evicted"
                 else:
-                    queue = world.queues[self._queue(pod)]
-                    assert used[queue.name] >= queue.quota.get(GPU, 0) * MILLI, "reclaimed below quota"
+                    name = self._queue(pod)
+                    quota = world.queues[name].quota.get(GPU, 0) if name in world.queues else 0
+                    assert used[name] > quota * MILLI, "reclaimed from a queue within its quota"
+
+    def _keeps_minimum(self, key: GangKey | None, evicted: set[str]) -> bool:
+        """Whether a gang loses only members beyond its minimum."""
+        gang = self.world.seen_gangs.get(key) if key is not None else None
+        own = [pod for pod in self.world.seen_pods.values() if pod.gang == key and pod.uid not in evicted]
+        kept = [pod for pod in own if (pod.live and not pod.deleting) or pod.phase is PodPhase.SUCCEEDED]
+        return gang is not None and len(kept) >= gang.minimum
 
     def _priority(self, key: GangKey | None) -> int:
         assert key is not None

@@ -20,13 +20,10 @@ from gpu_scheduler.core.queueing.queue import Flow, GangQueue, QueuePosition
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import Config
 from tests.unit.core.clusters import apps
+from tests.unit.core.test_queue import EVEN
 from tests.unit.core.world import GPU, World, a_key, a_pod, a_world, binds_in, members, shape_of
 
 NO_CAPACITY = Unplaceable((Refusal(Reason.RESOURCE, GPU),))
-
-
-def even(_: str) -> float:
-    return 0.0
 
 
 def always(*_: object) -> bool:
@@ -47,7 +44,7 @@ def queue_of(*names: str, namespace: str = "team") -> GangQueue:
 
 def try_next(queue: GangQueue, waits: Iterable[str] = ()) -> str | None:
     """Pops the next gang of a namespace that does not wait, and parks it; returns its name."""
-    found = queue.pop(even, lambda where: where.flow.namespace in waits)
+    found = queue.pop(EVEN, lambda where: where.flow.namespace in waits)
     if found is None:
         return None
     queue.park(found, NO_CAPACITY)
@@ -81,7 +78,7 @@ def test_gangs_that_are_woken_join_the_line_of_their_flow() -> None:
 def test_gang_that_was_released_and_had_to_wait_again_keeps_its_place() -> None:
     queue = queue_of("a", "b", "c")
     assert try_next(queue, {"team"}) is None
-    released = queue.pop(even)
+    released = queue.pop(EVEN)
     assert released == a_key("a")
     assert try_next(queue, {"team"}) is None
     assert [try_next(queue) for _ in range(4)] == ["a", "b", "c", None]
@@ -106,7 +103,7 @@ def test_gangs_that_are_removed_leave_the_line() -> None:
 def test_line_ends_when_the_gang_that_was_released_is_removed() -> None:
     queue = queue_of("a", "b", "c")
     assert try_next(queue, {"team"}) is None
-    assert queue.pop(even) == a_key("a")
+    assert queue.pop(EVEN) == a_key("a")
     queue.remove(a_key("a"))
     assert [try_next(queue) for _ in range(3)] == ["b", "c", None]
 
@@ -137,7 +134,7 @@ def test_every_gang_is_tried_in_the_end_whatever_waits_comes_goes_and_wakes(seed
         if pick.random() < 0.3:
             queue.wake(Wake.FREED, always)
         waits = set(pick.sample(spaces, pick.randint(0, 2)))
-        found = queue.pop(even, lambda where, waits=waits: where.flow.namespace in waits)  # type: ignore[misc]
+        found = queue.pop(EVEN, lambda where, waits=waits: where.flow.namespace in waits)  # type: ignore[misc]
         if found is not None:
             assert found.namespace not in waits
             queue.park(found, NO_CAPACITY)
@@ -145,7 +142,7 @@ def test_every_gang_is_tried_in_the_end_whatever_waits_comes_goes_and_wakes(seed
     queue.wake(Wake.FREED, always)
     ready = {queue.signature_of(key) for key in left if key in queue}
     tried = set()
-    while (found := queue.pop(even)) is not None:
+    while (found := queue.pop(EVEN)) is not None:
         assert queue.signature_of(found) not in tried
         tried.add(queue.signature_of(found))
         queue.park(found, NO_CAPACITY)

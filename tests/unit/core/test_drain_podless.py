@@ -33,7 +33,7 @@ def busy(*gpus: int, config: Config | None = None) -> World:
     world = a_world(*gpus, config=config or Config(max_podless_drain=LIFE))
     for name in ("", "q"):
         world.put_queue(Queue(name))
-    world.create(a_pod("occupant"))
+    world.create(a_pod("occupant", priority=9))
     world.settle()
     return world
 
@@ -43,7 +43,7 @@ def target_of(world: World, key: GangKey) -> tuple[str, ...]:
 
 
 def is_rank_kept(world: World, first: GangKey) -> bool:
-    return world.engine.state.queue.in_order(world.engine.state.share)[0] == first
+    return world.engine.state.queue.in_order(world.engine.state.queue_order)[0] == first
 
 
 def test_drain_for_a_group_without_pods_ends_after_its_longest_life_and_the_group_keeps_its_rank() -> None:

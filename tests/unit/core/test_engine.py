@@ -660,9 +660,9 @@ def test_gang_object_deleted_with_binds_in_flight_does_not_stop_them() -> None:
 def test_running_gang_with_a_raised_minimum_holds_until_the_minimum_is_lowered() -> None:
     world = a_world(3)
     key = world.start("a", 3, minimum=2)
-    world.start("b", 1)
     world.settle()
     world.lose("a-2")
+    world.start("b", 1)
     assert world.phase(key) is Phase.RUNNING
     world.change_gang(key, minimum=3)
     world.settle(controllers=False)

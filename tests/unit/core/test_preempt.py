@@ -487,7 +487,7 @@ def test_member_that_comes_while_victims_are_evicted_has_a_refusal_when_the_gang
 def test_nominated_gang_does_not_start_when_its_queue_refuses_it_meanwhile() -> None:
     world = a_world(1)
     world.put_queue(Queue("q"))
-    world.start("a", 1)
+    world.start("a", 1, queue="q")
     world.settle()
     urgent = world.start("b", 1, priority=9, queue="q")
     world.deliver_all()

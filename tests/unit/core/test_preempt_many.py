@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from gpu_scheduler.core.cluster.cluster import Cluster
-from gpu_scheduler.core.cycle.preemption import Victim, _candidates, find_victims
+from gpu_scheduler.core.cycle.preemption import find_victims
+from gpu_scheduler.core.cycle.victims import Victim, find_candidates
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Commit, GangSeen, NodeSeen, PodSeen, TookOver
 from gpu_scheduler.core.model import Gang
@@ -74,16 +75,18 @@ def spare_one_by_one(state: State, key: str) -> set[str] | None:
                     state.cluster.forget(pod.uid)
             return place_gang(state.cluster, bid) is not None
 
-    chosen = sorted(_candidates(state, record, bid), key=lambda victim: victim.rank)
-    for victim in chosen:
-        if suffices([victim]):
-            return {pod.uid for pod in victim.pods}
-    if not suffices(chosen):
-        return None
-    for victim in reversed(chosen):
-        without = [other for other in chosen if other is not victim]
-        chosen = without if suffices(without) else chosen
-    return {pod.uid for victim in chosen for pod in victim.pods}
+    candidates = sorted(find_candidates(state, record, 1.0), key=lambda victim: victim.rank)
+    for tier in sorted({victim.tier for victim in candidates}):
+        for victim in candidates:
+            if victim.tier == tier and suffices([victim]):
+                return {pod.uid for pod in victim.pods}
+        chosen = [victim for victim in candidates if victim.tier <= tier]
+        if suffices(chosen):
+            for victim in reversed(chosen):
+                without = [other for other in chosen if other is not victim]
+                chosen = without if suffices(without) else chosen
+            return {pod.uid for victim in chosen for pod in victim.pods}
+    return None
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -93,5 +96,5 @@ def test_victims_are_the_same_as_when_spared_one_by_one(seed: int) -> None:
     ask(engine, pick.randint(1, 4), pick.choice([1, 2, 4, 8]))
     state = engine.state
     record = state.records[a_key("urgent")]
-    found = find_victims(state, record, make_bid(state, record, state.facts_of(record), 1.0))
+    found = find_victims(state, record, make_bid(state, record, state.facts_of(record), 1.0), 1.0)
     assert (set(found.pods) if found is not None else None) == spare_one_by_one(state, "urgent")

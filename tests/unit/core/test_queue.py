@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from random import Random
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.core.model import GangKey
-from gpu_scheduler.core.queueing.queue import GangQueue, QueuePosition
+from gpu_scheduler.core.queueing.queue import GangQueue, QueuePosition, rank
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from tests.unit.core.world import a_key
 
@@ -22,8 +22,23 @@ def position(signature: Hashable = "small", priority: int = 0, queue: str = "", 
     return QueuePosition(signature, priority, queue, created)
 
 
-def even(_: str) -> float:
-    return 0.0
+class Shares:
+    """The order of queues by given shares."""
+
+    def __init__(self, shares: dict[str, float] | None = None) -> None:
+        self._shares = shares or {}
+
+    def _rank(self, gang: tuple[GangKey, QueuePosition]) -> tuple[float, object]:
+        return self._shares.get(gang[1].queue, 0.0), rank(*gang)
+
+    def first(self, heads: Sequence[tuple[GangKey, QueuePosition]]) -> GangKey:
+        return min(heads, key=self._rank)[0]
+
+    def sort(self, gangs: Iterable[tuple[GangKey, QueuePosition]]) -> list[GangKey]:
+        return [key for key, _ in sorted(gangs, key=self._rank)]
+
+
+EVEN = Shares()
 
 
 def always(_: GangKey, __: Unplaceable) -> bool:
@@ -33,7 +48,7 @@ def always(_: GangKey, __: Unplaceable) -> bool:
 def drain(queue: GangQueue, shares: dict[str, float] | None = None) -> list[str]:
     """Starts every ready gang; returns the order."""
     order = []
-    while (key := queue.pop(lambda name: (shares or {}).get(name, 0.0))) is not None:
+    while (key := queue.pop(Shares(shares))) is not None:
         order.append(key.name)
         queue.remove(key)
     return order
@@ -46,20 +61,20 @@ def filled(**positions: QueuePosition) -> GangQueue:
     return queue
 
 
-def test_priority_goes_before_share_and_share_before_age() -> None:
+def test_share_goes_before_priority_and_priority_before_age() -> None:
     queue = filled(
         old=position("a", queue="large", created=1.0),
         young=position("b", queue="small", created=2.0),
         urgent=position("c", priority=1, queue="large", created=3.0),
     )
     shares = {"large": 0.5, "small": 0.1}
-    assert [key.name for key in queue.in_order(shares.__getitem__)] == ["urgent", "young", "old"]
-    assert drain(queue, shares) == ["urgent", "young", "old"]
+    assert [key.name for key in queue.in_order(Shares(shares))] == ["young", "urgent", "old"]
+    assert drain(queue, shares) == ["young", "urgent", "old"]
 
 
 def test_gangs_with_equal_requests_are_refused_together() -> None:
     queue = filled(a=position(created=1.0), b=position(created=2.0), c=position("large", created=3.0))
-    assert queue.pop(even) == a_key("a")
+    assert queue.pop(EVEN) == a_key("a")
     assert queue.park(a_key("a"), NO_CAPACITY) == [a_key("a"), a_key("b")]
     assert drain(queue) == ["c"]
     assert queue.refusal(a_key("b")) == NO_CAPACITY
@@ -69,7 +84,7 @@ def test_gang_that_joins_a_parked_class_is_parked() -> None:
     queue = filled(a=position())
     queue.park(a_key("a"), NO_CAPACITY)
     queue.add(a_key("b"), position(created=1.0))
-    assert queue.pop(even) is None
+    assert queue.pop(EVEN) is None
 
 
 def test_gang_with_a_class_of_its_own_is_ready_whenever_it_is_added() -> None:
@@ -77,7 +92,7 @@ def test_gang_with_a_class_of_its_own_is_ready_whenever_it_is_added() -> None:
     queue = filled(a=own)
     queue.park(a_key("a"), NO_CAPACITY)
     queue.add(a_key("a"), own)
-    assert queue.pop(even) == a_key("a")
+    assert queue.pop(EVEN) == a_key("a")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +112,7 @@ def test_class_is_woken_only_by_a_change_that_can_cure_its_refusal(
     queue = filled(a=position())
     queue.park(a_key("a"), refused)
     queue.wake(change, always)
-    assert (queue.pop(even) is not None) is woken
+    assert (queue.pop(EVEN) is not None) is woken
 
 
 def test_parked_lists_the_first_gang_of_each_class_that_waits_for_a_change() -> None:
@@ -110,7 +125,7 @@ def test_parked_lists_the_first_gang_of_each_class_that_waits_for_a_change() -> 
 def test_next_gang_of_a_class_is_ready_after_the_first_has_started() -> None:
     queue = filled(a=position(created=1.0), b=position(created=2.0))
     queue.remove(a_key("a"))
-    assert queue.pop(even) == a_key("b")
+    assert queue.pop(EVEN) == a_key("b")
     assert len(queue) == 1
     assert a_key("a") not in queue
 
@@ -149,8 +164,8 @@ class Model:
         self.parked &= {where.signature for where in self.positions.values()}
 
 
-def _rank(where: QueuePosition, shares: dict[str, float], key: GangKey) -> tuple[int, float, float, GangKey]:
-    return -where.priority, shares[where.queue], where.created, key
+def _rank(where: QueuePosition, shares: dict[str, float], key: GangKey) -> tuple[float, int, float, GangKey]:
+    return shares[where.queue], -where.priority, where.created, key
 
 
 @settings(max_examples=100, deadline=None)
@@ -176,9 +191,9 @@ def test_queue_agrees_with_a_plain_sorted_list(pick: Random) -> None:
         elif act == "wake":
             queue.wake(Wake.FREED, always)
             model.parked.clear()
-        elif (first := queue.pop(shares.__getitem__)) is not None and pick.random() < 0.5:
+        elif (first := queue.pop(Shares(shares))) is not None and pick.random() < 0.5:
             queue.park(first, NO_CAPACITY)
             model.parked.add(model.positions[first].signature)
         expected = model.ready(shares)
-        assert queue.pop(shares.__getitem__) == (expected[0] if expected else None)
+        assert queue.pop(Shares(shares)) == (expected[0] if expected else None)
         assert len(queue) == len(model.positions)

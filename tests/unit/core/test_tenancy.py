@@ -474,6 +474,7 @@ def test_queue_of_a_waiting_pod_can_be_changed() -> None:
 
 def test_nomination_ends_when_its_waiting_members_no_longer_fit_the_queue() -> None:
     world = a_limited_world(8, 2)
+    world.put_queue(Queue("q", quota={GPU: 2}, limit={GPU: 2}))
     world.start("low", 8)
     world.settle()
     key = world.start("high", 2, queue="q", priority=5, controlled=False)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,16 +88,33 @@ def queue(name: str = "blue", **spec: Any) -> Json:
     return {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
+def test_the_page_about_queues_has_a_row_for_every_field() -> None:
+    spec = load_definitions()[1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    fields = dict(spec["properties"])
+    fields |= {f"preemption.{name}": one for name, one in fields.pop("preemption")["properties"].items()}
+    page = (Path(__file__).parents[3] / "docs" / "queues.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| .* \| (.*) \| .* \|$", page, re.MULTILINE))
+    assert rows.keys() == fields.keys()
+    for name, field in fields.items():
+        if "default" in field:
+            assert rows[name] == f"`{json.dumps(field['default']).strip(chr(34))}`", name
+
+
 async def test_a_queue_gets_its_defaults_and_the_status_of_its_use() -> None:
     async with client() as api:
         made = await api.create(QUEUES, queue(quota={GPU: 8, "cpu": "500m"}), type=RawObject)
         assert made.spec == {
+            "priority": 0,
             "weight": 1,
             "quota": {GPU: 8, "cpu": "500m"},
+            "lending": True,
             "borrowing": True,
             "reclaimable": True,
+            "minRuntimeSeconds": 0,
             "closed": False,
         }
+        ruled = await api.create(QUEUES, queue("green", preemption={}))
+        assert ruled["spec"]["preemption"] == {"withinQueue": "LowerPriority", "acrossQueues": "Fair"}
         volcano = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "red"}}
         registry = QueueRegistry()
         registry.on_changed(QUEUES, made)

@@ -74,6 +74,14 @@ def test_contradicting_pods_are_a_problem_that_names_both() -> None:
     )
 
 
+def test_of_the_checkpoints_of_several_pods_the_earliest_counts() -> None:
+    first, second = "2025-06-15T15:06:40Z", "2025-06-15T17:06:41+02:00"
+    pods = [member("a", gang_min="4", checkpointed_at=second), member("b", checkpointed_at=first), member("c")]
+    assert decode(KEY, None, *pods).checkpointed_at == 1_750_000_000.0
+    wrong = decode(KEY, None, *pods, member("d", checkpointed_at="2025-06-15"))
+    assert wrong.problem.startswith(f"{GROUP}/checkpointed-at: '2025-06-15' is not a time")
+
+
 @pytest.mark.parametrize("text", ["", "0", "-1", "four", "4.0", "٤", "9" * 50])
 def test_a_missing_or_invalid_minimum_is_a_problem(text: str) -> None:
     problem = decode(KEY, None, member(gang_min=text)).problem

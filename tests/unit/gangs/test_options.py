@@ -12,12 +12,13 @@ from gpu_scheduler.core.model import Gang, GangKey, Notes, OnMemberLost, Role, S
 from gpu_scheduler.gangs.contract import ANNOTATIONS, GROUP, NOTES
 from gpu_scheduler.gangs.dialects import DIALECTS, Membership, choose_resources, read_membership
 from gpu_scheduler.gangs.notes import MAX_BYTES, change_notes, with_notes
-from gpu_scheduler.gangs.options import find_bad_options, find_unknown_keys, with_options
+from gpu_scheduler.gangs.options import OPTIONS, find_bad_options, find_unknown_keys, with_options
 from gpu_scheduler.gangs.roles import rank_roles
 from tests.unit.gangs.gang_fixtures import status
 from tests.unit.gangs.pods import pod
 
 GANG = Gang(GangKey("volcano", "x", "train"))
+NO_TIME = 'is not a time; write date, time and zone by RFC 3339, for example "2025-06-15T15:06:40Z"'
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,10 @@ GANG = Gang(GangKey("volcano", "x", "train"))
         ),
         ("expected-runtime-seconds", "3600.5", "expected_runtime", 3600.5),
         ("paused", "true", "paused", True),
+        ("preemptible", "false", "preemptible", False),
+        ("preemptible", "true", "preemptible", True),
+        ("checkpointed-at", "2025-06-15T15:06:40Z", "checkpointed_at", 1_750_000_000.0),
+        ("checkpointed-at", "2025-06-15T17:06:40.5+02:00", "checkpointed_at", 1_750_000_000.5),
         ("on-member-lost", "shrink", "on_member_lost", OnMemberLost.SHRINK),
         ("hold-seconds", "0", "hold", 0.0),
     ],
@@ -53,6 +58,12 @@ def test_an_option_is_decoded(name: str, text: str, field: str, value: object) -
         ("timeout-seconds", "inf", "'inf' is not a number of seconds above 0; write for example \"300\""),
         ("hold-seconds", "nan", "'nan' is not a number of seconds above 0; write for example \"300\""),
         ("paused", "yes", '\'yes\' is neither "true" nor "false"'),
+        ("preemptible", "no", '\'no\' is neither "true" nor "false"'),
+        ("checkpointed-at", "now", f"'now' {NO_TIME}"),
+        ("checkpointed-at", "1750000000", f"'1750000000' {NO_TIME}"),
+        ("checkpointed-at", "2025-06-15", f"'2025-06-15' {NO_TIME}"),
+        ("checkpointed-at", "2025-06-15T15:06:40", f"'2025-06-15T15:06:40' {NO_TIME}"),
+        ("checkpointed-at", "2025-13-15T15:06:40Z", f"'2025-13-15T15:06:40Z' {NO_TIME}"),
         ("on-member-lost", "cry", '\'cry\' is not one of "hold", "restart", "shrink"'),
         ("topology", "rack", "'rack' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
         ("topology", "required:", "'required:' is not a rule; write \"required:rack,preferred:nvlink\" or similar"),
@@ -207,6 +218,12 @@ def test_an_unknown_key_is_named_with_the_closest_one_that_users_write() -> None
 
 def test_only_the_first_unknown_keys_are_named() -> None:
     assert len(find_unknown_keys(f"{GROUP}/gang{number}" for number in range(1000))) == 8
+
+
+def test_every_option_is_a_known_annotation_with_a_row_in_the_guide() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "gangs.md").read_text("utf-8")
+    assert set(OPTIONS) <= ANNOTATIONS
+    assert [name for name in OPTIONS if f"| `{name}` |" not in page] == []
 
 
 def test_every_annotation_of_the_local_cluster_is_known() -> None:

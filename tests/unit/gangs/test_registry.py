@@ -336,6 +336,57 @@ def test_lone_pods_of_other_schedulers_are_ignored() -> None:
     assert registry.object_of(GangKey("pod", "x", "uid-a")) is None
 
 
+# -- the default queue of a namespace
+
+
+def test_gangs_and_pods_that_name_no_queue_use_the_queue_of_their_namespace() -> None:
+    registry = GangRegistry(context(default_queues={"x": "blue"}))
+    registry.on_object_changed("podgroup", podgroup())
+    registry.on_object_changed("volcano", group(minMember=4, queue="default"))
+    for member in (native("a"), noted("b"), volcano("c"), pod("d")):
+        (gang,) = seen(registry.on_pod_changed(member))
+        assert (gang.queue, registry.membership(member).queue) == ("blue", "blue")
+    elsewhere = pod("e", meta={"namespace": "y"})
+    assert registry.on_pod_changed(elsewhere) == []
+    assert registry.membership(elsewhere).queue == ""
+
+
+@pytest.mark.parametrize(("named", "queue"), [("red", "red"), ("default", "")])
+def test_a_queue_that_a_gang_names_counts_before_that_of_the_namespace(named: str, queue: str) -> None:
+    registry = GangRegistry(context(default_queues={"x": "blue"}))
+    names = {f"{GROUP}/queue": named}
+    events = registry.on_object_changed("podgroup", podgroup(annotations=names))
+    events += registry.on_object_changed("volcano", group(minMember=4, annotations=names))
+    for member in (noted("b", annotations=names), pod("d", annotations=names)):
+        events += registry.on_pod_changed(member)
+    assert [gang.queue for gang in seen(events)] == [queue] * 4
+    assert registry.membership(pod("d", annotations=names)).queue == queue
+
+
+@pytest.mark.parametrize(("named", "queue"), [("", "blue"), ("red", "red"), ("default", "")])
+def test_pods_of_a_basic_group_use_the_queue_of_the_group_before_that_of_the_namespace(named: str, queue: str) -> None:
+    registry = GangRegistry(context(default_queues={"x": "blue"}))
+    raw = group(schedulingPolicy={"basic": {}}, annotations={f"{GROUP}/queue": named} if named else {})
+    registry.on_object_changed("podgroup", raw)
+    assert registry.membership(native()) == Membership(None, "", queue)
+    assert [gang.queue for gang in seen(registry.on_pod_changed(native()))] == ([queue] if queue else [])
+
+
+def test_a_new_default_queue_reaches_the_gangs_and_pods_of_its_namespace() -> None:
+    registry = GangRegistry(context())
+    registry.on_object_changed("volcano", group(minMember=4))
+    registry.on_object_changed("podgroup", podgroup(annotations={f"{GROUP}/queue": "red"}))
+    for member in (native("a"), volcano("b"), pod("c"), pod("d", meta={"namespace": "y"})):
+        registry.on_pod_changed(member)
+    changed = seen(registry.on_default_queues_changed({"x": "blue", "z": "green"}))
+    lone = GangKey("pod", "x", "uid-c")
+    assert {gang.key: gang.queue for gang in changed} == {VOLCANO: "blue", lone: "blue"}
+    assert registry.on_default_queues_changed({"x": "blue"}) == []
+    removed = seen(registry.on_default_queues_changed({"x": ""}))
+    assert {gang.key: gang.queue for gang in removed} == {VOLCANO: "", lone: ""}
+    assert registry.context.default_queues == {"z": "green"}
+
+
 # -- context and limits
 
 

@@ -12,6 +12,8 @@ from gpu_scheduler.k8s.quantity import (
     MAX_LENGTH,
     MAX_VALUE,
     QuantityError,
+    format_milli,
+    format_whole,
     parse_nano,
     parse_value,
     split_quantity,
@@ -327,3 +329,26 @@ def test_any_text_is_read_within_bounds_or_refused_with_quantity_error(text: str
         assert text.isascii()
         return
     assert len(refusal.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (8, "8"),
+        (1024, "1024"),
+        (2**20, "1Mi"),
+        (12 * 2**30, "12Gi"),
+        (2**30 + 1, "1073741825"),
+        (2**62, "4Ei"),
+    ],
+)
+def test_whole_amounts_are_formatted_exactly(amount: int, text: str) -> None:
+    assert format_whole(amount) == text
+    assert parse_value(text) == amount
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "0"), (2000, "2"), (1500, "1500m")])
+def test_thousandths_are_formatted_exactly(amount: int, text: str) -> None:
+    assert format_milli(amount) == text
+    assert parse_nano(text) == amount * 10**6

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.k8s.times import format_micro_time, format_time, parse_time
+from gpu_scheduler.k8s.times import format_micro_time, format_time, parse_rfc3339, parse_time
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,23 @@ def test_format_and_parse_are_inverse(seconds: int) -> None:
 def test_microseconds_are_always_six_digits() -> None:
     assert format_micro_time(1.0) == "1970-01-01T00:00:01.000000Z"
     assert format_time(1.9) == "1970-01-01T00:00:01Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:01:00Z", 60.0),
+        ("1970-01-01T01:00:00.5+01:00", 0.5),
+        ("1970-01-01T00:00:00.123456789Z", 0.123456),
+        ("0001-01-01T00:00:00+14:00", -62135647200.0),
+        ("1970-01-01T00:01:00", None),
+        ("1970-01-01 00:01:00Z", None),
+        ("1970-01-01", None),
+        ("19700101T000100Z", None),
+        ("1970-02-30T00:00:00Z", None),
+        ("1970-01-01T00:01:00Z\n", None),
+        ("", None),
+    ],
+)
+def test_times_of_users_have_date_time_and_zone(text: str, seconds: float | None) -> None:
+    assert parse_rfc3339(text) == seconds

@@ -57,6 +57,8 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
         maxPodlessDrainSeconds: 90
         maxPodlessShapes: 7
         priorityClasses: {team-a: [low], "*": []}
+        priorityScope: cluster
+        minRuntimeSeconds: 600
         """,
     )
     settings = load_settings(file)
@@ -64,6 +66,7 @@ def test_file_overrides_defaults(tmp_path: Path) -> None:
     core = settings.core
     assert (core.hold, core.gangs, core.gpu_resources, core.quarantine) == (60.0, False, ("amd.com/gpu",), 0.0)
     assert (core.max_grace, core.max_podless_drain, core.max_podless_shapes) == (60.0, 90.0, 7)
+    assert (core.cluster_priority, core.min_runtime) == (True, 600.0)
     assert settings.ceilings == Ceilings(60.0, {"team-a": frozenset({"low"}), "*": frozenset()}, 90.0, 64)
     assert core.levels == (("zone", "topology.kubernetes.io/zone"), ("block", "example.com/block"))
 
@@ -98,6 +101,8 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         logFormat: xml
         leaseName: Not A Name
         priorityClasses: {Team A: [low]}
+        priorityScope: Cluster
+        minRuntimeSeconds: -1
         """,
     )
     assert problems(file) == [
@@ -112,6 +117,8 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         "leaseName: must be a name such as gpu-scheduler, not 'Not A Name'",
         "priorityClasses: must be lists of priority classes by namespace, such as "
         """{team-a: [low], "*": [low, high]}, not {'Team A': ['low']}""",
+        "priorityScope: must be queue or cluster, not 'Cluster'",
+        "minRuntimeSeconds: must be a number of seconds, 0 or more, not -1",
     ]
 
 

@@ -20,7 +20,8 @@ from gpu_scheduler.core.events import (
 )
 from gpu_scheduler.core.model import GangKey, GateKind, Pod, Queue
 from gpu_scheduler.core.selectors import NodeTerm, Requirement, SelectorOperator
-from gpu_scheduler.gangs.contract import QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.contract import QUEUE, QUEUES, VOLCANO_QUEUES
+from gpu_scheduler.gangs.options import VOLCANO_QUEUE
 from gpu_scheduler.gangs.queues import QueueRegistry
 from gpu_scheduler.gangs.registry import GangRegistry
 from gpu_scheduler.k8s.informer import ChangeKind, HasMetadata, ObjectChange
@@ -200,6 +201,45 @@ def test_unchanged_namespace_labels_affect_no_pod() -> None:
     assert pods_in(see.take_events())["a"].namespace_labels == {}
     see.on_namespaces_changed(added(namespace(team="blue")))
     assert pods_in(see.take_events())["a"].namespace_labels == {"team": "blue"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "queue"),
+    [
+        ({"annotations": {QUEUE: "blue"}}, "blue"),
+        ({"labels": {QUEUE: "blue"}}, "blue"),
+        ({"annotations": {VOLCANO_QUEUE: "blue"}}, "blue"),
+        ({"annotations": {QUEUE: "blue", VOLCANO_QUEUE: "green"}, "labels": {QUEUE: "red"}}, "blue"),
+        ({"annotations": {QUEUE: "default"}}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_namespace_names_the_queue_of_pods_that_name_none(meta: dict[str, Any], queue: str) -> None:
+    see = translator()
+    see.on_namespaces_changed(added(as_sent(Object, {"metadata": {"name": "x", **meta}})))
+    see.on_pods_changed(added(pod("a"), pod("b", annotations={QUEUE: "own"})))
+    assert {name: found.queue for name, found in pods_in(see.take_events()).items()} == {"a": queue, "b": "own"}
+
+
+def test_gangs_and_pods_follow_the_default_queue_of_their_namespace() -> None:
+    see = translator()
+    see.on_groups_changed("podgroup", added(podgroup()))
+    see.on_pods_changed(added(native("a"), pod("b"), pod("c", meta={"namespace": "y", "uid": "uid-c"})))
+    see.take_events()
+
+    def queues(events: Sequence[Event]) -> dict[str, str]:
+        gangs = {event.gang.key.name: event.gang.queue for event in events if isinstance(event, GangSeen)}
+        return gangs | {name: found.queue for name, found in pods_in(events).items()}
+
+    named = as_sent(Object, {"metadata": {"name": "x", "annotations": {QUEUE: "blue"}}})
+    see.on_namespaces_changed(added(named, namespace("y")))
+    events = see.take_events()
+    assert queues(events) == {"train": "blue", "uid-b": "blue", "a": "blue", "b": "blue"}
+    assert kinds(events) == ["GangSeen", "GangSeen", "PodSeen", "PodSeen"]
+    see.on_namespaces_changed(changed(named, named))
+    assert see.take_events() == []
+    see.on_namespaces_changed(deleted(named))
+    assert queues(see.take_events()) == {"train": "", "uid-b": "", "a": "", "b": ""}
 
 
 # -- claims and volumes

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from gpu_scheduler.gangs.queue_tree import QueueTree
 from gpu_scheduler.k8s.objects import Json
 from gpu_scheduler.webhook.denials import Denial
 from gpu_scheduler.webhook.pods import KnownNodes
@@ -89,9 +90,10 @@ def ask(
     asked: Json,
     policy: AdmissionPolicy = POLICY,
     nodes: KnownNodes | None = NODES,
+    queues: QueueTree | None = None,
 ) -> ReviewResult:
     """The response to a review; asserts that an API server would accept it."""
-    got = respond(path, msgspec.json.encode(asked), policy, nodes)
+    got = respond(path, msgspec.json.encode(asked), policy, nodes, queues)
     body = msgspec.json.decode(got.body)
     response = body.pop("response")
     assert body == {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
@@ -114,10 +116,10 @@ def mutate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY,
 
 def validate(body: Json, resource: str = "pods", policy: AdmissionPolicy = POLICY, **extra: Any) -> ReviewResult:
     """The response of /validate to a new object after /mutate, or to the request that `extra` describes."""
-    nodes = extra.pop("nodes", NODES)
+    nodes, queues = extra.pop("nodes", NODES), extra.pop("queues", None)
     if resource in ("pods", "pods/ephemeralcontainers"):
         body = apply(body, mutate(body, resource, policy, **extra).patch)
-    return ask("validate", review(body, resource, **extra), policy, nodes)
+    return ask("validate", review(body, resource, **extra), policy, nodes, queues)
 
 
 def apply(body: Json, operations: list[Json]) -> Json:

@@ -51,7 +51,7 @@ async def served(linger: float = 0.0) -> AsyncIterator[Serving]:
     authority = make_authority()
     serving = Serving(WebhookMetrics(), server_context(issue(authority, "server")), authority)
 
-    def review(path: ReviewPath, body: bytes) -> AdmissionResponse:
+    async def review(path: ReviewPath, body: bytes) -> AdmissionResponse:
         return serving.answer(path, body)  # as the test has set it meanwhile
 
     server = WebhookServer(review, serving.metrics, lambda: serving.ready, linger)

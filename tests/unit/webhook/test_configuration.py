@@ -31,7 +31,13 @@ def called(asked: Json, namespace: str = "x", guard: bool = True) -> list[str]:
     """The webhooks that an API server calls about a request, such as "mutate pods"."""
     request = asked["request"]
     resource = request["resource"]
-    kind = ServedKind(resource["group"], resource["version"], request["kind"]["kind"], resource["resource"])
+    kind = ServedKind(
+        resource["group"],
+        resource["version"],
+        request["kind"]["kind"],
+        resource["resource"],
+        namespaced=resource["resource"] != "queues",
+    )
     variables = {"request": request, "object": request["object"], "oldObject": request["oldObject"]}
     labels = {"kubernetes.io/metadata.name": namespace}
     found = []
@@ -77,6 +83,7 @@ def test_only_pods_and_stateful_sets_fail_closed() -> None:
         f"validate pods.{GROUP}": "Fail",
         f"validate jobs.{GROUP}": "Ignore",
         f"validate gangs.{GROUP}": "Ignore",
+        f"validate queues.{GROUP}": "Ignore",
         f"validate reserved.{GROUP}": "Fail",
     }
     for path, hook in hooks():
@@ -85,7 +92,7 @@ def test_only_pods_and_stateful_sets_fail_closed() -> None:
 
 
 def test_without_the_guard_policies_protect_reserved_annotations() -> None:
-    assert [hook["name"] for _, hook in hooks(guard=False)][-1] == f"gangs.{GROUP}"
+    assert [hook["name"] for _, hook in hooks(guard=False)][-1] == f"queues.{GROUP}"
     assert called(review(pod(annotations={DEVICES: "0"}, schedulerName="other")), guard=False) == []
 
 
@@ -213,6 +220,27 @@ POD_HOOKS = ["mutate pods", "validate pods"]
 )
 def test_only_requests_about_our_objects_are_sent(asked: Json, expected: list[str]) -> None:
     assert called(asked) == expected
+
+
+def queue(spec: Json | None, **meta: Json) -> Json:
+    """A Queue."""
+    return {"kind": "Queue", "metadata": {"name": "a", **meta}, **({"spec": spec} if spec is not None else {})}
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "expected"),
+    [
+        pytest.param(queue({"parent": "b"}), None, ["validate queues"], id="new"),
+        pytest.param(queue(None), None, ["validate queues"], id="new-without-spec"),
+        pytest.param(queue({"weight": 2}), queue({"weight": 1}), ["validate queues"], id="changed"),
+        pytest.param(queue({"weight": 2}), queue(None), ["validate queues"], id="spec-added"),
+        pytest.param(queue({"weight": 2}, labels={"x": "y"}), queue({"weight": 2}), [], id="labelled"),
+    ],
+)
+def test_new_queues_and_changed_specs_are_sent(new: Json, old: Json | None, expected: list[str]) -> None:
+    asked = review(new, f"{GROUP}/v1alpha1/queues", "CREATE" if old is None else "UPDATE", old=old)
+    assert called(asked) == expected
+    assert called(review(new, "scheduling.volcano.sh/v1beta1/queues")) == []
 
 
 OLD = pod(annotations={DEVICES: "0", MAP: "0=node1:0", "other": "x"}, meta={"finalizers": ["f"]})

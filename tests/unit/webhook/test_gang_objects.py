@@ -22,6 +22,7 @@ SPECS: dict[str, Json] = {
     },
 }
 PAUSED, NOTES = f"{GROUP}/paused", f"{GROUP}/notes"
+CHECKPOINTED, THEN = f"{GROUP}/checkpointed-at", "2025-06-15T15:06:40Z"
 KINDS = pytest.mark.parametrize("resource", SPECS)
 
 
@@ -33,7 +34,8 @@ def gang(resource: str, annotations: Json, **spec: Any) -> Json:
 
 @KINDS
 def test_valid_options_are_allowed(resource: str) -> None:
-    result = validate(gang(resource, {PAUSED: "true", f"{GROUP}/queue": "a"}), resource)
+    options = {PAUSED: "true", f"{GROUP}/queue": "a", f"{GROUP}/preemptible": "false", CHECKPOINTED: THEN}
+    result = validate(gang(resource, options), resource)
     assert (result.allowed, result.warnings) == (True, [])
 
 
@@ -46,9 +48,10 @@ def test_a_misspelt_annotation_is_a_warning(resource: str) -> None:
 
 @KINDS
 def test_all_invalid_options_are_reported(resource: str) -> None:
-    result = validate(gang(resource, {PAUSED: "1", f"{GROUP}/timeout-seconds": "x"}), resource)
+    result = validate(gang(resource, {PAUSED: "1", f"{GROUP}/timeout-seconds": "x", CHECKPOINTED: "now"}), resource)
     assert result.code == 422
-    assert result.message.startswith("2 problems: ")
+    assert result.message.startswith("3 problems: ")
+    assert f"{CHECKPOINTED}: 'now' is not a time; write date, time and zone by RFC 3339" in result.message
     assert f'{PAUSED}: \'1\' is neither "true" nor "false"' in result.message
     assert f"{GROUP}/timeout-seconds: 'x' is not a number of seconds" in result.message
 

@@ -256,8 +256,11 @@ async def test_certificates_change_under_traffic_and_no_handshake_fails() -> Non
 
 
 async def test_an_address_in_use_is_an_error_in_one_line() -> None:
+    async def review(path: ReviewPath, body: bytes) -> AdmissionResponse:
+        raise AssertionError
+
     async with served() as serving:
-        again = WebhookServer(serving.answer, WebhookMetrics(), lambda: True)
+        again = WebhookServer(review, WebhookMetrics(), lambda: True)
         with pytest.raises(ConfigError, match=re.escape(f'cannot listen on "127.0.0.1:{serving.port}"')):
             async with again.serving(f"127.0.0.1:{serving.port}", serving.context):
                 pass

@@ -1,4 +1,4 @@
-"""The running webhook: certificate files, node cache, and serving without an API server."""
+"""The running webhook: certificate files, node cache, reviews of queues, and serving without an API server."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
+from embedded_kube.schema.crds import kinds_of
 from gpu_scheduler.base.certificates import (
     Certificate,
     issue,
@@ -30,7 +31,8 @@ from gpu_scheduler.base.certificates import (
     read_period,
     server_context,
 )
-from gpu_scheduler.gangs.contract import SYSTEM, WEBHOOK_SECRET
+from gpu_scheduler.gangs.contract import QUEUES, SYSTEM, WEBHOOK_SECRET
+from gpu_scheduler.gangs.definitions import load_definitions
 from gpu_scheduler.k8s.client import Client
 from gpu_scheduler.k8s.connection import Connection
 from gpu_scheduler.k8s.errors import ApiError, ConfigError
@@ -43,6 +45,7 @@ from gpu_scheduler.webhook.rotation import RotationPolicy
 from gpu_scheduler.webhook.service import WebhookOptions, run_webhook
 from tests.embedded_kube.servers import api_server
 from tests.unit.scheduler.reporting import until
+from tests.unit.webhook.reviewing import review
 
 AUTHORITY = make_authority()
 RULES = AdmissionPolicy(frozenset({"gpu-scheduler"}), ("nvidia.com/gpu",))
@@ -240,6 +243,29 @@ async def test_with_a_folder_it_serves_without_an_api_server(tmp_path: Path, log
         body, headers = b"[]", {"Content-Type": "application/json"}
         async with session.post(f"{address}/mutate", data=body, headers=headers, ssl=trust) as answer:
             assert answer.status == 400
+
+
+async def test_a_queue_is_checked_against_the_queues_of_the_api_server(
+    tmp_path: Path, logs: pytest.LogCaptureFixture
+) -> None:
+    issue(AUTHORITY, "server").write(tmp_path / "tls.crt", tmp_path / "tls.key")
+    trust = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+    kinds = tuple(kind for found in load_definitions() for kind in kinds_of(found))
+    async with api_server("1.35", kinds) as api, aiohttp.ClientSession() as session:
+        queues = f"/apis/{QUEUES.api_version}/{QUEUES.plural}"
+        base = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind}
+        child = {**base, "metadata": {"name": "child"}, "spec": {"parent": "company"}}
+        asked = review(child, f"{QUEUES.api_version}/{QUEUES.plural}")
+        async with running(Connection(str(api.client.make_url(""))), options(tmp_path), logs) as port:
+
+            async def is_allowed() -> bool:
+                address = f"https://127.0.0.1:{port}/validate"
+                async with session.post(address, json=asked, ssl=trust) as answer:
+                    return bool((await answer.json())["response"]["allowed"])
+
+            assert not await is_allowed()
+            await api.create(queues, {**base, "metadata": {"name": "company"}})
+            assert await is_allowed()
 
 
 async def test_it_ends_only_after_its_background_tasks(

@@ -82,7 +82,7 @@ SCHEDULER_OWN = (
 )
 """In the scheduler's own namespace."""
 
-WEBHOOK_EVERYWHERE = (_right(NODES, *READ),)
+WEBHOOK_EVERYWHERE = (_right(NODES, *READ), _right(QUEUES, "list"), _right(VOLCANO_QUEUES, "list"))
 WEBHOOK_CONFIGURATIONS = (_right(MUTATING, "get", "patch"), _right(VALIDATING, "get", "patch"))
 """On the webhook's two configurations only, and only where it renews its own certificate."""
 WEBHOOK_SECRETS = (_right(SECRETS, "get", "update"),)

@@ -21,15 +21,21 @@ from gpu_scheduler.core.cycle.drain import (
 )
 from gpu_scheduler.core.cycle.let_in import may_be_let_in, place_beside_owner
 from gpu_scheduler.core.cycle.losses import charge_losses, replace_lost
-from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate, reserve_nominated
+from gpu_scheduler.core.cycle.nomination import (
+    FULL_QUEUE,
+    check_inherited,
+    drop_nomination,
+    nominate,
+    reserve_nominated,
+)
 from gpu_scheduler.core.cycle.observe import end_quarantines, standby_cycle
 from gpu_scheduler.core.cycle.obstacles import own_obstacle
-from gpu_scheduler.core.cycle.plan import CyclePlan
-from gpu_scheduler.core.cycle.preemption import refused_evictions, refused_on
+from gpu_scheduler.core.cycle.plan import CyclePlan, report_changes
+from gpu_scheduler.core.cycle.preemption import refused_evictions
 from gpu_scheduler.core.cycle.recovery import place_added, place_replacements, watch_minimum
 from gpu_scheduler.core.cycle.retry import retry_due
-from gpu_scheduler.core.events import Effect, Release, Report
-from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Setback, phase_of, status_of
+from gpu_scheduler.core.events import Effect, Release
+from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Setback
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.placement.diagnose import diagnose
 from gpu_scheduler.core.placement.domains import Bid, Placement
@@ -39,11 +45,12 @@ from gpu_scheduler.core.queueing.bid import (
     excluded_nodes,
     expected_groups,
     make_bid,
+    minimum_of,
     queue_position,
 )
 from gpu_scheduler.core.queueing.budget import Rotation
 from gpu_scheduler.core.queueing.fairness import YIELDS_TURN, next_turn, yields_turn
-from gpu_scheduler.core.reasons import Unplaceable, Wake
+from gpu_scheduler.core.reasons import Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
 PlaceMembers = Callable[[State, GangRecord, float, CyclePlan], None]
@@ -91,7 +98,7 @@ def run_cycle(state: State, now: float) -> list[Effect]:
     left = state.budget.has_turns_left or not state.budget.has_work_left(state.work)
     state.unfinished = plan.accepts_more and (left or state.queue.has_ready)
     effects += [Release(sequence) for sequence in state.ledger.finished()]
-    effects += _report_changes(state, dict.fromkeys((*seen, *state.dirty)))
+    effects += report_changes(state, dict.fromkeys((*seen, *state.dirty)))
     state.dirty.clear()
     if drained_for is not None:
         state.dirty[drained_for] = None  # it leaves its equivalence class: only it may use the target
@@ -141,9 +148,10 @@ def _next_gang(state: State) -> GangKey | None:
     if state.drain_ended and state.target is None:
         state.queue.wake(Wake.FREED, lambda *_: True)
     state.drain_ended = False
-    first = state.queue.pop(state.share, state.budget.waits)
+    order = state.queue_order
+    first = state.queue.pop(order, state.budget.waits)
     if first is None and state.budget.end_round():
-        first = state.queue.pop(state.share, state.budget.waits)
+        first = state.queue.pop(order, state.budget.waits)
     return first
 
 
@@ -156,30 +164,6 @@ def _rank(record: GangRecord) -> tuple[int, float, GangKey]:
     return -record.priority, record.notes.below_since or record.notes.nominated_at or 0.0, record.key
 
 
-def _report_changes(state: State, keys: Iterable[GangKey]) -> list[Effect]:
-    """A report for every gang whose status differs from the last report."""
-    effects: list[Effect] = []
-    for key in keys:
-        record = state.records.get(key)
-        if record is None:
-            continue
-        facts = state.facts_of(record)
-        facts.hold_expired = record.notes.below_since is not None and key not in state.broken
-        record.phase = phase_of(facts)
-        refusal = _eviction_refusal(state, record) or record.refusal or state.queue.refusal(key)
-        status = status_of(record, facts, refusal)
-        if status != record.reported:
-            record.reported = status
-            effects.append(Report(key, status))
-    return effects
-
-
-def _eviction_refusal(state: State, record: GangRecord) -> Unplaceable | None:
-    """The refusal of a nominated gang, if evictions on the nodes of its slots are refused."""
-    refusal = refused_on(state, {slot.node for slot in record.notes.nomination})
-    return Unplaceable((refusal,)) if refusal is not None else None
-
-
 # -- one changed gang
 
 
@@ -189,7 +173,12 @@ def refresh_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) 
     if state.drop_if_empty(record):
         return
     facts = state.facts_of(record)
-    state.track_live_priority(record, bool(facts.live) and not facts.in_flight)
+    live = bool(facts.live) and not facts.in_flight
+    state.track_live_priority(record, live)
+    state.track_surplus(record, live and facts.have > facts.minimum)
+    if record.evictable_at is not None and now >= record.evictable_at:
+        record.evictable_at = None
+        state.note_new_victim(record.priority)
     watch_minimum(state, record, facts, now, plan)
     _expire(state, record, facts, now)
     expire_target(state, record, facts, now)
@@ -201,10 +190,10 @@ def refresh_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) 
     )
     if not queued or not (facts.ready or facts.awaits_admission):
         state.queue.remove(record.key)
-        if not facts.ready:
-            record.waiting_since = None
-        elif record.notes.nomination:
+        if record.notes.nomination:
             _record_wait_start(state, record, facts, now)
+        elif not facts.ready:
+            record.waiting_since = None
         return
     _record_wait_start(state, record, facts, now)
     _enqueue(state, record, facts, now)
@@ -288,6 +277,8 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
     reserved = state.reserved_slots(record)
     state.release_slots(record)
     refusal, bid = ask_queue(state, record, bid, now)
+    if bid.needed and bid.size > bid.needed and state.queue.another_minimum_waits(record.key):
+        bid = minimum_of(state, bid)
     placement = place_gang(state.cluster, bid) if refusal is None else None
     let_in = refusal is None and not placement and may_be_let_in(state, bid)
     if let_in:
@@ -299,22 +290,41 @@ def schedule_gang(state: State, record: GangRecord, now: float, plan: CyclePlan)
     state.reserve_slots(record, reserved)
     if refusal is not None or (record.notes.target and not charge_target(state, record, now)):
         state.clear_target(record)
-    refused = Unplaceable((refusal,), bid.needed, 0) if refusal is not None else diagnose(state.cluster, bid)
     if placement is not None:
-        refused = replace(refused, short=())  # any free slot helps members beyond the minimum
-    elif refusal is None:
-        if not fits_empty(state, bid):
-            state.clear_target(record)
-            refused = refuse_on_empty(state, bid)
-        elif nominate(state, record, facts, bid, now, plan):
-            return True
-        elif (hindrance := refused_evictions(state, bid)) is not None:
-            refused = replace(refused, refusals=(*refused.refusals, hindrance))
+        refused = replace(diagnose(state.cluster, bid), short=())  # any free slot helps members beyond the minimum
+    elif (found := _evict_for(state, record, facts, bid, refusal, now, plan)) is None:
+        return True
+    else:
+        refused = found
     # Members of several kinds may find room beside the owner of a target when other pods lead to another arrangement.
     also = Wake.POD_BOUND if let_in else Wake.NOTHING
     for key in state.queue.park(record.key, refused, also):
         state.dirty[key] = None
     return False
+
+
+def _evict_for(
+    state: State,
+    record: GangRecord,
+    facts: GangFacts,
+    bid: Bid,
+    refusal: Refusal | None,
+    now: float,
+    plan: CyclePlan,
+) -> Unplaceable | None:
+    """Nominates a gang that finds no place, or that its queue refuses, if victims suffice; otherwise returns why it
+    cannot start."""
+    if refusal is not None:
+        nominated = refusal.reason in FULL_QUEUE and nominate(state, record, facts, bid, now, plan, refusal)
+        return None if nominated else Unplaceable((refusal,), bid.needed, 0)
+    if not fits_empty(state, bid):
+        state.clear_target(record)
+        return refuse_on_empty(state, bid)
+    refused = diagnose(state.cluster, bid)
+    if nominate(state, record, facts, bid, now, plan):
+        return None
+    hindrance = refused_evictions(state, bid)
+    return refused if hindrance is None else replace(refused, refusals=(*refused.refusals, hindrance))
 
 
 def _worth_retrying(state: State, record: GangRecord, last: Unplaceable) -> bool:
@@ -361,7 +371,7 @@ def _retry_nominated(state: State, record: GangRecord, now: float, plan: CyclePl
     """Starts a nominated gang if its slots are free; otherwise they stay reserved."""
     state.release_slots(record)
     facts = state.facts_of(record)
-    if facts.short_of_quorum or facts.blocked or not facts.exists:
+    if (facts.short_of_quorum and not facts.awaits_admission) or facts.blocked or not facts.exists:
         drop_nomination(state, record)
         return
     record.facts, record.bid = facts, make_bid(state, record, facts, now)  # new members may have come
@@ -371,7 +381,7 @@ def _retry_nominated(state: State, record: GangRecord, now: float, plan: CyclePl
         state.dirty[record.key] = None
         _start(state, record, placement, now, plan)
     else:
-        reserve_nominated(state, record, facts)
+        reserve_nominated(state, record, facts, now)
 
 
 def _renew_reservation(state: State, record: GangRecord, now: float, excluded: Bools | None) -> None:

@@ -15,7 +15,7 @@ from gpu_scheduler.core.placement.domains import Bid, MemberGroup, Placement, co
 from gpu_scheduler.core.placement.place import could_place, place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.placement.scoring import least_used
-from gpu_scheduler.core.queueing.bid import check_quota, has_unused_reservation, make_bid
+from gpu_scheduler.core.queueing.bid import check_quota, has_unused_reservation, make_bid, takes_precedence
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
@@ -27,7 +27,7 @@ def choose_target(state: State, now: float) -> GangKey | None:
     """Gives a drain target to the first gang that has waited too long for others to end and fits empty nodes; returns
     the gang.
 
-    Only a gang of strictly higher priority that has waited too long itself takes over an existing target.
+    Only a gang that takes precedence over its owner, and has waited too long itself, takes over an existing target.
     """
     owner = state.records[state.target] if state.target is not None else None
     for head in _blocked_heads(state, now, owner):
@@ -94,9 +94,10 @@ def _blocked_heads(state: State, now: float, owner: GangRecord | None) -> list[G
     """The gangs that have waited too long for running gangs and may take a target from its owner, in the order in which
     they get one."""
     parked = (state.records[key] for key in state.queue.parked(Wake.FREED))
-    rivals = (record for record in parked if owner is None or record.priority > owner.priority)
+    rivals = (record for record in parked if owner is None or takes_precedence(state, record, owner))
     heads = [record for record in rivals if _is_blocked(state, record, now)]
-    return sorted(heads, key=lambda r: (-r.priority, state.share(state.queue_of(r)), r.waiting_since or 0.0, r.key))
+    positions = [(r.key, replace(state.queue.position_of(r.key), created=r.waiting_since or 0.0)) for r in heads]
+    return [state.records[key] for key in state.queue_order.sort(positions)]
 
 
 def _is_blocked(state: State, record: GangRecord, now: float) -> bool:
@@ -129,7 +130,7 @@ def charge_target(state: State, record: GangRecord, now: float) -> bool:
     if not any(group.whole for group in bid.groups):
         return True
     charge = state.quota.charge_of_shapes(bid.shapes)
-    if state.quota.refuse(state.queue_of(record), record.key.namespace, charge) is not None:
+    if state.refuse(record, charge) is not None:
         return False
     state.charge_target(record, charge)
     return True
@@ -227,6 +228,18 @@ def _forget_admission(state: State, admitted_from: tuple[str, str], key: GangKey
     groups.pop(key, None)
     if not groups:
         state.admitted_groups.pop(admitted_from, None)
+
+
+def may_evict(state: State, record: GangRecord, facts: GangFacts) -> bool:
+    """Whether pods may be evicted for a gang of which members have no pods yet: always if it has pods; otherwise for
+    one such gang of each queue at a time, and none that has wasted slots or a target."""
+    if facts.ready:
+        return True
+    queue = state.queue_of(record)
+    busy = (other for key in state.nominated if (other := state.records.get(key)) is not None and other is not record)
+    if any(state.queue_of(other) == queue and not state.facts_of(other).ready for other in busy):
+        return False
+    return not record.reservation_unused and _may_drain(state, record, facts)
 
 
 def _may_drain(state: State, record: GangRecord, facts: GangFacts) -> bool:

@@ -121,7 +121,7 @@ def _bids_ahead(state: State, report: GangReport, now: float) -> list[tuple[Gang
     found: list[tuple[GangKey, Bid]] = []
     if report.position is None:
         return found
-    for key in state.queue.in_order(state.share)[: report.position - 1]:
+    for key in state.queue.in_order(state.queue_order)[: report.position - 1]:
         refused = state.queue.refusal(key)
         if refused is None or refused.hopeless or _is_refused_by_queue(refused):
             continue

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
+from gpu_scheduler.core.cycle.drain import may_evict
 from gpu_scheduler.core.cycle.plan import CyclePlan
 from gpu_scheduler.core.cycle.preemption import find_victims
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
@@ -11,12 +14,26 @@ from gpu_scheduler.core.queueing.bid import make_bid, nominated_placeholders
 from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
+FULL_QUEUE = (Reason.QUOTA, Reason.NOT_PREEMPTIBLE)
+"""Refusals of a queue that the end of other gangs in it can cure."""
 
-def nominate(state: State, record: GangRecord, facts: GangFacts, bid: Bid, now: float, plan: CyclePlan) -> bool:
-    """Evicts victims for a gang, if that is proved to suffice, and reserves their slots until they are gone."""
-    if any(group.whole for group in bid.groups):
+
+def nominate(
+    state: State,
+    record: GangRecord,
+    facts: GangFacts,
+    bid: Bid,
+    now: float,
+    plan: CyclePlan,
+    limit: Refusal | None = None,
+) -> bool:
+    """Evicts victims for a gang, if that is proved to suffice, and reserves their slots until they are gone.
+
+    `limit` is the refusal of its queue if that is full.
+    """
+    if any(group.whole for group in bid.groups) and not may_evict(state, record, facts):
         return False
-    eviction = find_victims(state, record, bid)
+    eviction = find_victims(state, record, bid, now, limit)
     if eviction is None:
         return False
     for pod, cause in eviction.pods.values():
@@ -27,19 +44,38 @@ def nominate(state: State, record: GangRecord, facts: GangFacts, bid: Bid, now: 
     record.refusal = Unplaceable((Refusal(Reason.EVICTING, short_by=len(eviction.pods)),), bid.needed, 0)
     state.nominated[record.key] = None
     state.schedule_timer(now + state.config.nominate, record.key)
-    reserve_nominated(state, record, facts)
+    reserve_nominated(state, record, facts, now)
     return True
 
 
-def reserve_nominated(state: State, record: GangRecord, facts: GangFacts) -> None:
-    """Reserves the nominated slots of a gang; drops the nomination if its queue may not take the waiting members."""
-    kept = nominated_placeholders(record, facts)
-    charge = state.quota.total_charge(pod.shape for pod, _ in kept)
-    if state.quota.refuse(state.queue_of(record), record.key.namespace, charge) is None:
-        state.reserve_slots(record, kept)
-    else:
+def reserve_nominated(state: State, record: GangRecord, facts: GangFacts, now: float) -> None:
+    """Reserves the nominated slots of a gang; drops the nomination if its queue may not take the waiting members.
+
+    While victims of a full queue end, the slots are charged only as far as the limit allows.
+    """
+    kept = nominated_placeholders(state, record, facts, now)
+    refusal = state.refuse(record, state.quota.total_charge(pod.shape for pod, _ in kept))
+    if refusal is not None and not _waits_for_victims(state, refusal):
         drop_nomination(state, record)
         state.dirty[record.key] = None
+        return
+    charged = len(kept)
+    if refusal is not None:
+        shapes = [pod.shape for pod, _ in kept]
+        charged = bisect_left(
+            range(len(kept)),
+            True,
+            key=lambda n: state.refuse(record, state.quota.total_charge(shapes[: n + 1])) is not None,
+        )
+    state.reserve_slots(record, kept, charged)
+
+
+def _waits_for_victims(state: State, refusal: Refusal) -> bool:
+    """Whether pods of the full queue are being evicted."""
+    quota = state.quota
+    return refusal.reason in FULL_QUEUE and any(
+        refusal.queue in quota.path(quota.queue_of_pod(uid)) for uid in state.ledger.deletes
+    )
 
 
 def drop_nomination(state: State, record: GangRecord) -> None:
@@ -54,7 +90,7 @@ def drop_nomination(state: State, record: GangRecord) -> None:
 def check_inherited(state: State, record: GangRecord, now: float) -> None:
     """Drops a nomination of an earlier leader that stopped before it committed the evictions."""
     facts = state.facts_of(record)
-    if not record.notes.nomination or not facts.ready:
+    if not record.notes.nomination or not (facts.ready or facts.awaits_admission):
         return
     deleting = [pod.uid for pod in state.pods.values() if pod.deleting or pod.uid in state.ledger.deletes]
     with state.cluster.trial():

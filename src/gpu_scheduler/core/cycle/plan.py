@@ -1,12 +1,15 @@
-"""The plan of one cycle: its decisions, collected into one commit."""
+"""What one cycle decides: the plan that becomes one commit, and a report for every gang whose status changed."""
 
 from __future__ import annotations
 
-from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause
-from gpu_scheduler.core.lifecycle import GangRecord
-from gpu_scheduler.core.model import Pod
+from collections.abc import Iterable
+
+from gpu_scheduler.core.cycle.preemption import refused_on
+from gpu_scheduler.core.events import Bind, Commit, Delete, DeleteCause, Effect, Report
+from gpu_scheduler.core.lifecycle import GangRecord, phase_of, status_of
+from gpu_scheduler.core.model import GangKey, Pod
 from gpu_scheduler.core.placement.domains import Placement
-from gpu_scheduler.core.reasons import Wake
+from gpu_scheduler.core.reasons import Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
 
@@ -74,3 +77,30 @@ class CyclePlan:
         if not self._binds and not self._deletes:
             return None
         return self._state.ledger.write(tuple(self._binds), tuple(self._deletes), self._now)
+
+
+# -- reports
+
+
+def report_changes(state: State, keys: Iterable[GangKey]) -> list[Effect]:
+    """A report for every gang whose status differs from the last report."""
+    effects: list[Effect] = []
+    for key in keys:
+        record = state.records.get(key)
+        if record is None:
+            continue
+        facts = state.facts_of(record)
+        facts.hold_expired = record.notes.below_since is not None and key not in state.broken
+        record.phase = phase_of(facts)
+        refusal = _eviction_refusal(state, record) or record.refusal or state.queue.refusal(key)
+        status = status_of(record, facts, refusal)
+        if status != record.reported:
+            record.reported = status
+            effects.append(Report(key, status))
+    return effects
+
+
+def _eviction_refusal(state: State, record: GangRecord) -> Unplaceable | None:
+    """The refusal of a nominated gang, if evictions on the nodes of its slots are refused."""
+    refusal = refused_on(state, {slot.node for slot in record.notes.nomination})
+    return Unplaceable((refusal,)) if refusal is not None else None

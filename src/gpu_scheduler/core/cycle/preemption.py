@@ -3,84 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
 
+from gpu_scheduler.core.cycle.victims import Victim, find_candidates
 from gpu_scheduler.core.events import DeleteCause
-from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
+from gpu_scheduler.core.lifecycle import GangRecord
 from gpu_scheduler.core.model import Pod
+from gpu_scheduler.core.placement.diagnose import short_resources
 from gpu_scheduler.core.placement.domains import Bid, Placement
 from gpu_scheduler.core.placement.place import place_gang
+from gpu_scheduler.core.queueing.bid import minimum_of
+from gpu_scheduler.core.queueing.sharing import SharingRules, Taken
 from gpu_scheduler.core.reasons import Reason, Refusal
 from gpu_scheduler.core.state import State
 
 _MAX_SINGLE_TRIALS = 64
-"""How many victims are tried alone before combinations are."""
+"""How many victims of each tier are tried alone before combinations are."""
 
 _MAX_WORK = 20_000
-"""How many steps the trials of single victims may take, and, beside eight for each victim, those that spare victims."""
+"""How many steps the search may take, and, beside eight for each victim, the trials that spare victims."""
 
 _MAX_PROOFS = 256
 """How many placements are computed to spare victims; after that, only victims outside the placement are spared."""
 
+_FIRST_PREFIX = 16
+"""How many victims are tried together at first; the number doubles until they suffice."""
 
-@dataclass(frozen=True, slots=True)
-class Victim:
-    """Pods that are evicted together: one surplus member, or all live members of a gang.
+_MAX_COMBINED = 10
+"""Of so few victims all combinations are tried, if none of the other ways finds a set that the rules allow."""
 
-    `refused` means that the eviction of a member of the gang is refused already.
-    """
-
-    record: GangRecord
-    pods: tuple[Pod, ...]
-    whole: bool
-    cause: DeleteCause
-    refused: bool = False
-
-    @property
-    def rank(self) -> tuple[float, ...]:
-        """The sort key of a victim, by `VICTIM_ORDER`."""
-        return tuple([rule(self) for rule in VICTIM_ORDER])
-
-    @property
-    def uids(self) -> Iterator[str]:
-        """The uids that the eviction frees: the pods and, with a whole gang, its reserved slots."""
-        yield from (pod.uid for pod in self.pods)
-        if self.whole:
-            yield from self.record.reserved
-
-
-# -- the order of victims: the first rule that tells two victims apart decides, the smaller value is evicted first
-
-VictimRule = Callable[[Victim], float]
-
-
-def evictable_first(victim: Victim) -> float:
-    """Gangs whose eviction is refused already come last."""
-    return victim.refused
-
-
-def lowest_priority(victim: Victim) -> float:
-    """Then gangs of lower priority first."""
-    return victim.record.priority
-
-
-def surplus_first(victim: Victim) -> float:
-    """Then members beyond a minimum before whole gangs."""
-    return victim.whole
-
-
-def fewest_pods(victim: Victim) -> float:
-    """Then the victims with fewer pods first."""
-    return len(victim.pods)
-
-
-def youngest(victim: Victim) -> float:
-    """Then the gang that was created last."""
-    return -victim.record.gang.created if victim.record.gang is not None else -0.0
-
-
-VICTIM_ORDER: tuple[VictimRule, ...] = (evictable_first, lowest_priority, surplus_first, fewest_pods, youngest)
+_THOROUGHLY = 16
+"""Up to this many victims, each one is tried to be spared once more in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,42 +51,132 @@ class Eviction:
         return {pod.uid: (pod, victim.cause) for victim in self.victims for pod in victim.pods}
 
 
-def find_victims(state: State, record: GangRecord, bid: Bid) -> Eviction | None:
-    """The cheapest victims whose eviction makes the bid placeable; None if all victims together do not."""
-    if not record.preempts:
+def find_victims(
+    state: State, record: GangRecord, bid: Bid, now: float, limit: Refusal | None = None
+) -> Eviction | None:
+    """The cheapest victims without which the rules and the nodes admit the minimum of a bid; None if there are none.
+
+    `limit` is the refusal of the gang's queue if that is full.
+    """
+    if not record.preempts or not bid.needed:
         return None
-    victims = sorted(_candidates(state, record, bid), key=lambda victim: victim.rank)
-    if not victims or _place_without(state, bid, _leaving(state)) is not None:
+    bid = minimum_of(state, bid)
+    victims = list(find_candidates(state, record, now))
+    if not victims:
         return None
-    end = state.work + _MAX_WORK
-    for victim in victims[:_MAX_SINGLE_TRIALS]:
-        if state.work > end:
-            break
-        placement = _prove(state, bid, victim)
-        if placement is not None:
-            return Eviction((victim,), placement)
-    if len(victims) == 1:
+    leaving = _leaving(state)
+    short = {limit.subject} if limit is not None else short_resources(state.cluster, bid)
+    wanted = state.quota.charge_of_shapes(bid.shapes)
+    only_quota = record.gang is not None and not record.gang.preemptible
+    rules = SharingRules(state.quota, state.totals(), state.queue_of(record), wanted, short, only_quota)
+    rules.count_out({*leaving, *state.quarantined, *_idle(state)}, leaving)
+    if rules.allow(()) and _place_without(state, bid, leaving) is not None:
         return None
-    return _minimize(state, bid, victims)
+    victims = [replace(one, straddles=True) if rules.straddle(one.taking) else one for one in victims]
+    return _Search(state, bid, rules, sorted(victims, key=lambda victim: victim.rank)).run()
 
 
-def _minimize(state: State, bid: Bid, victims: Sequence[Victim]) -> Eviction | None:
-    """Spares victims, the most expensive first, as long as the bid stays placeable; None if it never is."""
-    with state.cluster.trial():
-        trial = _VictimTrial(state, bid, victims)
-        if trial.placement is None:
+class _Search:
+    """The search for the victims of one bid: tier by tier, single victims before combinations."""
+
+    def __init__(self, state: State, bid: Bid, rules: SharingRules, victims: Sequence[Victim]) -> None:
+        self._state, self._bid, self._rules, self._victims = state, bid, rules, victims
+        self._end = state.work + _MAX_WORK
+
+    def run(self) -> Eviction | None:
+        """The first set that suffices, without the victims that can be spared."""
+        for tier in sorted({victim.tier for victim in self._victims}):
+            known = [victim for victim in self._victims if victim.tier <= tier]
+            if self._is_hopeless(known):
+                continue
+            for victim in islice((one for one in known if one.tier == tier), _MAX_SINGLE_TRIALS):
+                if self._state.work > self._end:
+                    break
+                if (found := self._prove([victim])) is not None:
+                    return found
+            for chosen in self._sets(known) if len(known) > 1 else ():
+                if (eviction := self._minimize(chosen)) is not None:
+                    return eviction
+                if self._state.work > self._end:
+                    return None
+        return None
+
+    def _is_hopeless(self, victims: Sequence[Victim]) -> bool:
+        """Whether all of these few victims together do not suffice, although the rules allow to take them all."""
+        if not 1 < len(victims) <= _MAX_SINGLE_TRIALS or len(self._legal(victims)) < len(victims):
+            return False
+        return self._prove(victims) is None
+
+    def _sets(self, victims: Sequence[Victim]) -> Iterator[list[Victim]]:
+        """Sets that the rules allow: the cheapest victims, more and more of them; those of the own queue first; those
+        on the same nodes; of few victims all combinations."""
+        for count in _doubling(len(victims)):
+            yield (legal := self._legal(victims[:count]))
+        if len(legal) == len(victims):
+            return
+        own = [victim for victim in victims if not victim.taking.reclaimed]
+        if own and len(own) < len(victims):
+            yield self._legal([*own, *(victim for victim in victims if victim.taking.reclaimed)])
+        yield from self._sets_by_node(victims)
+        if len(victims) <= _MAX_COMBINED:
+            for count in range(2, len(victims)):
+                yield from map(list, combinations(victims, count))
+
+    def _legal(self, victims: Iterable[Victim]) -> list[Victim]:
+        """The victims that may go together, the first ones first."""
+        taken = Taken()
+        return [victim for victim in victims if self._rules.allow_one_more(taken, victim.taking)]
+
+    def _sets_by_node(self, victims: Sequence[Victim]) -> Iterator[list[Victim]]:
+        """The victims of one node after the other, those of the nodes with the fewest first."""
+        usage = self._state.cluster.usage
+        by_node: dict[str, list[int]] = {}
+        for number, victim in enumerate(victims):
+            for node in {usage[uid].node for uid in victim.uids if uid in usage}:
+                by_node.setdefault(node, []).append(number)
+        nodes = sorted(by_node, key=lambda node: (len(by_node[node]), by_node[node]))[:_MAX_SINGLE_TRIALS]
+        for first in range(len(nodes)):
+            order = [number for node in (*nodes[first:], *nodes[:first]) for number in by_node[node]]
+            yield self._legal([victims[number] for number in dict.fromkeys(order)])
+
+    def _prove(self, victims: Sequence[Victim]) -> Eviction | None:
+        """The eviction of these victims, if the rules allow it and the bid is placeable without them."""
+        if not self._rules.allow(victim.taking for victim in victims):
             return None
-        undecided = _halves(range(len(victims)))
-        end = state.work + _MAX_WORK + 8 * len(victims)
-        for _ in range(_MAX_PROOFS):
-            if not undecided or state.work > end:
-                break
-            batch = undecided.pop()
-            if not trial.spare(batch) and len(batch) > 1:
-                undecided += _halves(batch)
-        while undecided and (aside := trial.bystanders()) and trial.spare(aside):
-            pass
-        return Eviction(tuple(trial.victims.values()), trial.placement)
+        placement = _place_without(self._state, self._bid, {uid for victim in victims for uid in victim.uids})
+        return Eviction(tuple(victims), placement) if placement is not None else None
+
+    def _minimize(self, victims: Sequence[Victim]) -> Eviction | None:
+        """Spares victims, the most expensive first, as long as the bid stays placeable; None if it never is."""
+        if not victims or not self._rules.allow(victim.taking for victim in victims):
+            return None
+        state = self._state
+        with state.cluster.trial():
+            trial = _VictimTrial(state, self._bid, self._rules, victims)
+            if trial.placement is None:
+                return None
+            undecided = _halves(range(len(victims)))
+            end = state.work + _MAX_WORK + 8 * len(victims)
+            for _ in range(_MAX_PROOFS):
+                if not undecided or state.work > end:
+                    break
+                batch = undecided.pop()
+                if not trial.spare(batch) and len(batch) > 1:
+                    undecided += _halves(batch)
+            while undecided and (aside := trial.bystanders()) and trial.spare(aside):
+                pass
+            while len(trial.victims) <= _THOROUGHLY and any(trial.spare([n]) for n in sorted(trial.victims)[::-1]):
+                pass
+            return Eviction(tuple(trial.victims.values()), trial.placement)
+
+
+def _doubling(most: int) -> Iterator[int]:
+    """16, 32, 64 and so on, and at last the greatest number."""
+    count = _FIRST_PREFIX
+    while count < most:
+        yield count
+        count *= 2
+    yield most
 
 
 def _halves(batch: range) -> list[range]:
@@ -143,9 +188,9 @@ def _halves(batch: range) -> list[range]:
 class _VictimTrial:
     """The cluster without some victims (within the caller's trial), and the placement of the bid on it."""
 
-    def __init__(self, state: State, bid: Bid, victims: Sequence[Victim]) -> None:
+    def __init__(self, state: State, bid: Bid, rules: SharingRules, victims: Sequence[Victim]) -> None:
         self.victims = dict(enumerate(victims))
-        self._cluster, self._bid = state.cluster, bid
+        self._cluster, self._bid, self._rules = state.cluster, bid, rules
         # A surplus member is also a pod of its whole gang: it is back only when both victims are spared.
         self._counts = Counter(uid for victim in victims for uid in victim.uids)
         usage = state.cluster.usage
@@ -155,7 +200,10 @@ class _VictimTrial:
         self.placement = self._place()
 
     def spare(self, numbers: Sequence[int]) -> bool:
-        """Spares some victims, all or none of them, if the bid stays placeable."""
+        """Spares some victims, all or none of them, if the rules allow the rest and the bid stays placeable."""
+        chosen = set(numbers)
+        if not self._rules.allow(victim.taking for number, victim in self.victims.items() if number not in chosen):
+            return False
         uids = [uid for number in numbers for uid in self.victims[number].uids]
         self._counts.subtract(uids)
         with self._cluster.trial() as trial:
@@ -188,14 +236,6 @@ class _VictimTrial:
             return place_gang(self._cluster, self._bid)
 
 
-def _prove(state: State, bid: Bid, victim: Victim) -> Placement | None:
-    """The placement of the bid without the victim, computed in a trial."""
-    with state.cluster.trial():
-        for uid in victim.uids:
-            state.cluster.forget(uid)
-        return place_gang(state.cluster, bid)
-
-
 def refused_evictions(state: State, bid: Bid) -> Refusal | None:
     """The refused evictions on the nodes where the bid would be placed without those pods."""
     refused = state.ledger.refused_deletes
@@ -224,66 +264,9 @@ def _place_without(state: State, bid: Bid, leaving: set[str]) -> Placement | Non
         return place_gang(state.cluster, bid)
 
 
-def _candidates(state: State, record: GangRecord, bid: Bid) -> Iterator[Victim]:
-    """The possible victims: gangs of lower priority and, for a queue within its quota, what other queues borrowed."""
-    queue = state.queue_of(record)
-    wanted = state.quota.charge_of_shapes(bid.shapes)
-    entitled = state.quota.within_quota(queue, wanted)
-    if not entitled and not any(priority < record.priority for priority in state.live_priorities):
-        return
-    lower_pods: list[str] = []
-    borrowed: list[Victim] = []
-    for other in state.records.values():
-        lower = other.priority < record.priority
-        equal = entitled and other.priority <= record.priority and state.queue_of(other) != queue
-        if other is record or not (lower or equal):
-            continue
-        state.cluster.work += 1
-        theirs = state.facts_of(other)
-        if not theirs.live or theirs.in_flight or theirs.evicting:
-            continue
-        if lower:
-            yield from _victims_of(state, other, theirs, DeleteCause.PREEMPTED)
-            lower_pods += [*(pod.uid for pod in theirs.live), *other.reserved, *other.unplaced]
-        else:
-            borrowed += _victims_of(state, other, theirs, DeleteCause.RECLAIMED)
-    if borrowed:
-        yield from _reclaimable(state, borrowed, {*lower_pods, *_leaving(state), *state.quarantined, *_idle(state)})
-
-
 def _idle(state: State) -> Iterator[str]:
     """Slots that are reserved for members without pods, by a nomination or by a drain target: nothing runs there. The
     slots of lost members are different, because their gang runs."""
     for record in state.records.values():
         if record.key not in state.broken:
             yield from (*record.reserved, *record.unplaced)
-
-
-def _reclaimable(state: State, victims: list[Victim], given_back: set[str]) -> Iterator[Victim]:
-    """The victims that can all be evicted with their queues still above quota, in addition to what the queues have
-    given back or may have to: pods that are leaving, pods of lower priority, and slots on which nothing runs."""
-    quota = state.quota
-    given = quota.charges_of(given_back)
-    for victim in sorted(victims, key=lambda v: v.rank):
-        kept = victim.record.unplaced if victim.whole else ()
-        taken = quota.charges_of(uid for uid in (*victim.uids, *kept) if uid not in given_back)
-        if taken and all(quota.stays_above_quota(queue, taken[queue], given.get(queue, {})) for queue in taken):
-            for queue, charges in taken.items():
-                given.setdefault(queue, Counter()).update(charges)
-            yield victim
-
-
-def _victims_of(state: State, record: GangRecord, facts: GangFacts, cause: DeleteCause) -> Iterator[Victim]:
-    """The victims of one gang: its surplus members one by one, and all its pods without an open delete together."""
-    evictable = [pod for pod in facts.live if pod.uid not in state.ledger.deletes]
-    refused = len(evictable) < len(facts.live)
-    spare = max(0, facts.have - facts.minimum)
-    by_role = {role.name: facts.have_by_role.get(role.name, 0) - role.minimum for role in facts.roles}
-    if len(evictable) > 1 and not refused:
-        for pod in sorted(evictable, key=lambda p: (p.index, p.created, p.name), reverse=True):
-            if spare > 0 and by_role.get(pod.role, 1) > 0:
-                spare -= 1
-                by_role[pod.role] = by_role.get(pod.role, 2) - 1
-                yield Victim(record, (pod,), False, cause)
-    if evictable:
-        yield Victim(record, tuple(evictable), True, cause, refused)

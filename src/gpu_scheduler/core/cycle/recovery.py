@@ -135,9 +135,8 @@ def _admitted(
     A member that is charged as much as a lost one keeps that charge: it is no admission. For any other one the larger
     of both charges counts, so that the queue stays within its limit whichever of the members find a place.
     """
-    quota, queue = state.quota, state.queue_of(record)
     wanted = wanted[: state.config.max_binds_at_once]
-    if not quota.has_limits(queue):
+    if not state.has_limits(record):
         return wanted, None
     total: dict[str, int] = {}
     for lost in losses:
@@ -148,7 +147,7 @@ def _admitted(
         charge, kept = charge_of(pod.shape), kept_charge(state, record, replace_lost(state, left, pod))
         if charge != kept:
             _add(total, [(name, max(0, amount - dict(kept).get(name, 0))) for name, amount in charge])
-            refusal = quota.refuse(queue, record.key.namespace, total)
+            refusal = state.refuse(record, total)
             if refusal is not None:
                 return admitted, refusal
         admitted.append(pod)
@@ -260,7 +259,7 @@ def _absent_members(state: State, record: GangRecord, facts: GangFacts) -> list[
     total = state.quota.total_charge(pod.shape for pod in absent)
     for pod in others:
         _add(total, charge_of(pod.shape))
-        if state.quota.refuse(state.queue_of(record), record.key.namespace, total) is not None:
+        if state.refuse(record, total) is not None:
             break
         absent.append(pod)
     return absent

@@ -141,7 +141,7 @@ class Reporter:
         line = self._line(now)
         gated = next((pod for pod in record.members.values() if pod.gates and pod.node is None), None)
         reasons = {refusal.reason: refusal.subject for refusal in refused.refusals} if refused is not None else {}
-        used, most = _queue_use(state, record, reasons.get(Reason.QUOTA) or reasons.get(Reason.OVER_QUOTA))
+        used, most = _queue_use(state, refused)
         entry = blocked_entry(state, record) if reasons.keys() & _OF_MAP else None
         binds = state.ledger.binds
         return GangReport(
@@ -246,7 +246,7 @@ class Reporter:
         # A queue that changes all the time is not sorted for every report.
         if now - at > _FRESH or (self.dry_run and len(line.order) != len(self._state.queue)):
             queue = self._state.queue
-            order = queue.in_order(self._state.share)
+            order = queue.in_order(self._state.queue_order)
             can_start = (key for key in order if (refused := queue.refusal(key)) is None or not refused.hopeless)
             line = Line(order, {key: place for place, key in enumerate(order, 1)}, next(can_start, None))
             self._order = (now, line)
@@ -368,12 +368,14 @@ def _suggest(state: State, reasons: Mapping[Reason, str]) -> str:
 # -- queues
 
 
-def _queue_use(state: State, record: GangRecord, resource: str | None) -> tuple[int | None, int | None]:
-    """What the gang's queue uses of a resource and what it may use, in the units of requests."""
-    name = state.queue_of(record)
-    queue = state.quota.queue(name)
-    if resource is None or queue is None:
+def _queue_use(state: State, refused: Unplaceable | None) -> tuple[int | None, int | None]:
+    """What a full queue uses of a resource and what it may use, in the units of requests."""
+    full = (Reason.QUOTA, Reason.OVER_QUOTA)
+    found = next((r for r in refused.refusals if r.reason in full), None) if refused is not None else None
+    queue = state.quota.queue(found.queue) if found is not None else None
+    if found is None or queue is None:
         return None, None
+    name, resource = found.queue, found.subject
     ceilings = [queue.limit] if queue.borrowing else [queue.limit, queue.quota]
     most = min((ceiling[resource] for ceiling in ceilings if resource in ceiling), default=None)
     scale = MILLI if resource in state.config.gpu_resources else 1

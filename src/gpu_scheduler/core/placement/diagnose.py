@@ -44,6 +44,24 @@ def diagnose(cluster: Cluster, bid: Bid) -> Unplaceable:
     return Unplaceable(tuple(dict.fromkeys(found)), sum(wanted), fitting, lacking)
 
 
+def short_resources(cluster: Cluster, bid: Bid) -> set[str]:
+    """The resources of which the nodes have too little for the minimum of a bid; if each one suffices by itself, its
+    GPUs, or else everything that it requests."""
+    found: set[str] = set()
+    for group, wanted in zip(bid.groups, _wanted(cluster, bid), strict=True):
+        shape = group.pods[0].shape
+        allowed = may_use(cluster, shape, cluster.table.everywhere)
+        demand = cluster.demand(shape)
+        fits = np.maximum(cluster.free[demand.rows][:, allowed], 0) // demand.amounts[:, None]
+        found.update(demand.names[i] for i in np.flatnonzero(fits.sum(axis=1) < wanted))
+        if shape.gpu_milli and capacity_of(cluster, replace(shape, host_ports=())).total < wanted:
+            found.add(shape.gpu_resource)
+    shapes = [group.pods[0].shape for group in bid.groups]
+    gpus = {shape.gpu_resource for shape in shapes if shape.wants_devices}
+    asked = {name for shape in shapes for name, _ in shape.request} | gpus
+    return found & asked or gpus or asked
+
+
 def count_shortfall(cluster: Cluster, bid: Bid, refused: Unplaceable) -> Unplaceable:
     """The refusal with numbers of the whole gang: its groups compete for the same nodes.
 

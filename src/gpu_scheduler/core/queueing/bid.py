@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -50,6 +50,15 @@ def make_bid(state: State, record: GangRecord, facts: GangFacts, now: float) -> 
         bid.groups.append(group)
         bid.needed += len(group.pods)
     return bid
+
+
+def minimum_of(state: State, bid: Bid) -> Bid:
+    """A bid without the members beyond its minimum."""
+    counts = minimum_counts(state.cluster, bid)
+    if sum(counts) == bid.size:
+        return bid
+    groups = [replace(group, pods=group.pods[:count]) for group, count in zip(bid.groups, counts, strict=True) if count]
+    return replace(bid, groups=groups)
 
 
 def find_too_many_kinds(facts: GangFacts) -> str:
@@ -154,17 +163,17 @@ def _member_order(pod: Pod) -> tuple[int, float, str]:
 def excluded_nodes(state: State, record: GangRecord, facts: GangFacts, now: float) -> Bools | None:
     """The nodes that are drained for another gang and that this gang must not use; None if it may use them all.
 
-    A gang with strictly higher priority may use them. So may a gang that is sure to end before every pod that runs
-    there now, because it does not delay the drain; the end of expected members is unknown. A gang may always use nodes
-    on which it has reserved slots. A gang that runs on with fewer members may use all nodes to replace the lost ones:
-    otherwise two gangs would wait for each other.
+    A gang that takes precedence over the other one may use them. So may a gang that is sure to end before every pod
+    that runs there now, because it does not delay the drain; the end of expected members is unknown. A gang may always
+    use nodes on which it has reserved slots. A gang that runs on with fewer members may use all nodes to replace the
+    lost ones: otherwise two gangs would wait for each other.
     """
     if state.target is None or state.target == record.key:
         return None
     if facts.broken and facts.policy is OnMemberLost.SHRINK and len(facts.ready) <= len(record.lost):
         return None
     owner = state.records[state.target]
-    if effective_priority(record, facts) > owner.priority:
+    if not has_unused_reservation(record, facts) and takes_precedence(state, record, owner):
         return None
     coming = any(count > 0 for _, count in absent_members(state, record, facts, now))
     if not coming and _ends_in_time(state, owner.notes.target, facts, now):
@@ -200,10 +209,9 @@ def check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | N
     """Checks a bid against its queue: a refusal if the queue may not take the minimum, and the bid without the members
     beyond the minimum that would exceed a limit."""
     quota = state.quota
-    name, namespace = state.queue_of(record), record.key.namespace
-    if not quota.has_limits(name):
+    if not state.has_limits(record):
         return None, bid
-    refusal = quota.refuse(name, namespace, quota.charge_of_shapes(bid.shapes))
+    refusal = state.refuse(record, quota.charge_of_shapes(bid.shapes))
     if refusal is None:
         return None, bid
     shapes = [shape for shape, _ in bid.shapes]
@@ -215,7 +223,7 @@ def check_quota(state: State, record: GangRecord, bid: Bid) -> tuple[Refusal | N
         return total | {what: total.get(what, 0) + each * (count - counts[i]) for what, each in charge_of(shapes[i])}
 
     def refuse(i: int, count: int) -> Refusal | None:
-        return quota.refuse(name, namespace, charge(i, count))
+        return state.refuse(record, charge(i, count))
 
     def is_refused(i: int, count: int) -> bool:
         return refuse(i, count) is not None
@@ -250,10 +258,12 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
     if alike and not reserved and not facts.live:
         what = tuple((g.role, g.pods[0].shape, len(g.pods), g.topology, g.whole) for g in bid.groups)
         needs = tuple(bid.role_needs.items())
-        own = (record.preempts, record.notes.target_since is not None)
+        own = (record.preempts, record.gang.preemptible, record.notes.target_since is not None)
         signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, own)
     flow = Flow(record.key.namespace, podless)
-    return QueuePosition(signature, priority, queue, record.gang.created, flow)
+    surplus = not bid.needed and not any(bid.role_needs.values())
+    minimum = tuple(state.quota.charge_of_shapes(minimum_of(state, bid).shapes).items())
+    return QueuePosition(signature, priority, queue, record.gang.created, flow, minimum, surplus)
 
 
 def effective_priority(record: GangRecord, facts: GangFacts) -> int:
@@ -266,14 +276,33 @@ def has_unused_reservation(record: GangRecord, facts: GangFacts) -> bool:
     return record.reservation_unused and not facts.ready
 
 
-def nominated_placeholders(record: GangRecord, facts: GangFacts) -> list[tuple[Pod, Slot]]:
-    """Placeholder pods for the nominated slots of a gang, as far as members wait for them."""
-    waiting: dict[str, list[Pod]] = {}
+def takes_precedence(state: State, record: GangRecord, owner: GangRecord) -> bool:
+    """Whether a gang comes before another one that nodes are drained for: it is entitled and the other one borrows, or
+    both have the same claim and it has strictly higher priority."""
+    if not state.config.cluster_priority:
+        ours, theirs, _ = state.quota.apart(state.queue_of(record), state.queue_of(owner))
+        claims = [_is_entitled(state, one, queues) for one, queues in ((record, ours), (owner, theirs))]
+        if ours and claims[0] != claims[1]:
+            return claims[0]
+    return record.priority > owner.priority
+
+
+def _is_entitled(state: State, record: GangRecord, queues: Sequence[str]) -> bool:
+    """Whether the minimum of a waiting gang keeps these queues within their quota."""
+    if record.bid is None or not state.quota.queues:
+        return False
+    return state.quota.within_quota(queues, state.quota.charge_of_shapes(minimum_of(state, record.bid).shapes))
+
+
+def nominated_placeholders(state: State, record: GangRecord, facts: GangFacts, now: float) -> list[tuple[Pod, Slot]]:
+    """Placeholder pods for the nominated slots of a gang, as far as members wait for them or are still to come."""
+    waiting: dict[str, list[Shape]] = {}
+    for expected, count in absent_members(state, record, facts, now):
+        waiting.setdefault(expected.role, []).extend([expected.shape] * max(0, count))
     for pod in sorted(facts.ready, key=_member_order, reverse=True):
-        waiting.setdefault(pod.role, []).append(pod)
+        waiting.setdefault(pod.role, []).append(pod.shape)
     kept = []
     for number, slot in enumerate(record.notes.nomination):
         if waiting.get(slot.role):
-            pod = waiting[slot.role].pop()
-            kept.append((placeholder(record, pod.shape, slot.role, number), slot))
+            kept.append((placeholder(record, waiting[slot.role].pop(), slot.role, number), slot))
     return kept

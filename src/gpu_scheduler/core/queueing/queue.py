@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.reasons import Unplaceable, Wake
@@ -25,45 +25,56 @@ _ANY_FLOW = Flow("")
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """What decides the place of a gang in the queue. Gangs with one `signature` request the same, so a refusal of one
-    holds for all."""
+    """What decides the place of a gang in its queue. Gangs with one `signature` request the same, so a refusal of one
+    holds for all. `minimum` is what its queue is charged for its minimum; `surplus` means that it has its minimum."""
 
     signature: Hashable
     priority: int
     queue: str
     created: float
     flow: Flow = _ANY_FLOW
+    minimum: tuple[tuple[str, int], ...] = ()
+    surplus: bool = False
 
 
-# -- the order of waiting gangs: the first rule that tells two gangs apart decides, the smaller value goes first
+# -- the order of the gangs of one queue: the first rule that tells two apart decides, the smaller value goes first
 
-OrderRule = Callable[[QueuePosition, float], float]
-"""A sort key of a waiting gang, from its position and the share of the cluster that its queue uses."""
+OrderRule = Callable[[QueuePosition], float]
 
 
-def highest_priority(position: QueuePosition, _share: float) -> float:
-    """Gangs of higher priority first, whatever their queue."""
+def minimum_first(position: QueuePosition) -> float:
+    """Gangs that need their minimum before gangs that want more."""
+    return position.surplus
+
+
+def highest_priority(position: QueuePosition) -> float:
+    """Then gangs of higher priority."""
     return -position.priority
 
 
-def smallest_share(_position: QueuePosition, share: float) -> float:
-    """Then the queue that uses least of the cluster for its weight."""
-    return share
-
-
-def oldest(position: QueuePosition, _share: float) -> float:
+def oldest(position: QueuePosition) -> float:
     """Then the gang that was created first."""
     return position.created
 
 
-WAITING_ORDER: tuple[OrderRule, ...] = (highest_priority, smallest_share, oldest)
+WAITING_ORDER: tuple[OrderRule, ...] = (minimum_first, highest_priority, oldest)
 
 Rank = tuple[tuple[float, ...], GangKey]
 
 
-def rank(key: GangKey, position: QueuePosition, share: float = 0.0) -> Rank:
-    """The sort key of a waiting gang; the gang's key breaks ties. Within one queue the share makes no difference."""
-    return tuple([rule(position, share) for rule in WAITING_ORDER]), key
+def rank(key: GangKey, position: QueuePosition) -> Rank:
+    """The sort key of a waiting gang within its queue; the gang's key breaks ties."""
+    return tuple([rule(position) for rule in WAITING_ORDER]), key
+
+
+class Order(Protocol):
+    """The order of the first gangs of all queues."""
+
+    def first(self, heads: Sequence[tuple[GangKey, QueuePosition]]) -> GangKey:
+        """The gang whose turn it is."""
+
+    def sort(self, gangs: Iterable[tuple[GangKey, QueuePosition]]) -> list[GangKey]:
+        """All gangs in the order of their turns."""
 
 
 # -- the queue
@@ -183,21 +194,26 @@ class GangQueue:
             if changes & Wake.NODE or helps(equals.gangs[0][1], equals.refused):
                 self._make_ready(equals)
 
-    def pop(self, share_of: Callable[[str], float], waits: Waits = never_waits) -> GangKey | None:
-        """The next gang to decide, by `WAITING_ORDER`, of the flows that do not wait. It stays in its class until it is
-        removed or parked."""
+    def pop(self, order: Order, waits: Waits = never_waits) -> GangKey | None:
+        """The next gang to decide, of the flows that do not wait: the first one by the order of queues, of the first
+        gangs of all queues. It stays in its class until it is removed or parked."""
         for flow in list(self._lines):
             self._release_next(flow, waits)
         heads = [head for queue in list(self._ready) if (head := self._head(queue, waits)) is not None]
         if len(heads) < 2:
             return heads[0][0] if heads else None
-        return min(rank(key, position, share_of(position.queue)) for key, position in heads)[1]
+        return order.first(heads)
 
-    def in_order(self, share_of: Callable[[str], float]) -> list[GangKey]:
-        """Every gang, by `WAITING_ORDER`."""
-        positions = self._positions
-        shares = {queue: share_of(queue) for queue in {position.queue for position in positions.values()}}
-        return sorted(positions, key=lambda key: rank(key, positions[key], shares[positions[key].queue]))
+    def in_order(self, order: Order) -> list[GangKey]:
+        """Every gang in the order of their turns."""
+        return order.sort(self._positions.items())
+
+    def another_minimum_waits(self, key: GangKey) -> bool:
+        """Whether a gang other than this one is ready to be decided and needs its minimum."""
+        if len(self._classes[self._positions[key].signature].gangs) > 1:
+            return True
+        heads = (self._head(queue, never_waits) for queue in list(self._ready))
+        return bool(self._lines) or any(head and head[0] != key and not head[1].surplus for head in heads)
 
     def parked(self, changes: Wake) -> Iterator[GangKey]:
         """The first gang of every class that waits for one of these changes."""

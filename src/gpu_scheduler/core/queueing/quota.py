@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
 from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, GangKey, Pod, Queue, Shape
 from gpu_scheduler.core.reasons import Reason, Refusal
+
+NO_AMOUNTS: Mapping[str, int] = {}
 
 Charge = tuple[tuple[str, int], ...]
 """Amounts by resource. GPUs are counted in milli, so that a share of a GPU is charged as such."""
@@ -35,7 +37,10 @@ class _Entry(NamedTuple):
 
 
 class QuotaTracker:
-    """Queues and what they use. The quotas of `gpu_resources` are in whole GPUs, their use is in milli."""
+    """The tree of queues and what they use. What a queue uses includes the use of the queues below it.
+
+    The quotas of `gpu_resources` are in whole GPUs, their use is in milli.
+    """
 
     def __init__(self, gpu_resources: Iterable[str]) -> None:
         self._gpu_resources = frozenset(gpu_resources)
@@ -44,16 +49,58 @@ class QuotaTracker:
         self._charged: dict[str, _Entry] = {}
         # The queue of each gang with charged members, and how many there are.
         self._gangs: dict[GangKey, tuple[str, int]] = {}
+        self._paths: dict[str, tuple[str, ...]] = {}
+        self._parents: frozenset[str] = frozenset()
+        self._total: Counter[str] = Counter()
+        self.version = 0
+        """Changes with the queues and with what they use."""
 
     def put(self, queue: Queue) -> bool:
         """Adds or changes a queue; False when nothing changed."""
         old = self._queues.get(queue.name)
         self._queues[queue.name] = queue
+        if old != queue:
+            self._rebuild()
         return old != queue
 
     def remove(self, name: str) -> None:
         """Removes a queue; its use stays charged to its name."""
-        self._queues.pop(name, None)
+        if self._queues.pop(name, None) is not None:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Computes the tree and what each queue uses anew."""
+        self.version += 1
+        self._paths.clear()
+        self._total.clear()
+        self._parents = frozenset(queue.parent for queue in self._queues.values() if queue.parent is not None)
+        self._used = {}
+        for entry in self._charged.values():
+            self._count(entry, 1)
+
+    def path(self, name: str) -> tuple[str, ...]:
+        """A queue and its parents, up to a queue without one that exists; a cycle ends where it begins again."""
+        found = self._paths.get(name)
+        if found is None:
+            names = [name]
+            queue = self._queues.get(name)
+            while queue is not None and queue.parent in self._queues and queue.parent not in names:
+                names.append(queue.parent)
+                queue = self._queues[queue.parent]
+            found = self._paths[name] = tuple(names)
+        return found
+
+    def apart(self, name: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+        """The parts of two paths below the lowest queue that both share, and that queue; None without one."""
+        ours, theirs = self.path(name), self.path(other)
+        common = next((queue for queue in ours if queue in theirs), None)
+        if common is None:
+            return ours, theirs, None
+        return ours[: ours.index(common)], theirs[: theirs.index(common)], common
+
+    def has_children(self, name: str) -> bool:
+        """Whether a queue is the parent of another one."""
+        return name in self._parents
 
     @property
     def queues(self) -> Mapping[str, Queue]:
@@ -65,14 +112,18 @@ class QuotaTracker:
         return self._queues.get(name) or (DEFAULT_QUEUE if not name else None)
 
     def has_limits(self, name: str) -> bool:
-        """Whether a queue can refuse anything; the built-in default queue cannot."""
+        """Whether a queue can refuse anything; the built-in default queue cannot, unless others keep their quota."""
         queue = self.queue(name)
-        return queue is not DEFAULT_QUEUE
+        return queue is not DEFAULT_QUEUE or self.keeps_quota
+
+    @property
+    def keeps_quota(self) -> bool:
+        """Whether a queue does not lend its quota."""
+        return any(not queue.lending for queue in self._queues.values())
 
     def charge(self, pods: Iterable[Pod], queue: str, gang: GangKey | None = None) -> None:
         """Charges pods to a queue, each once, for its current request; members with the gang that they belong to."""
         charged = self._charged
-        used = self._used.setdefault(queue, {})
         fresh = []
         for pod in pods:
             if pod.uid in charged and charged[pod.uid] != (queue, charge_of(pod.shape), gang):
@@ -84,8 +135,7 @@ class QuotaTracker:
             entry = _Entry(queue, charge_of(same[0].shape), gang)
             for pod in same:
                 charged[pod.uid] = entry
-            for name, amount in entry.charge:
-                used[name] = used.get(name, 0) + amount * len(same)
+            self._count(entry, len(same))
         if gang is not None and fresh:
             first, members = self._gangs.get(gang, (queue, 0))
             self._gangs[gang] = first, members + len(fresh)
@@ -93,19 +143,25 @@ class QuotaTracker:
     def charge_amounts(self, uid: str, queue: str, amounts: Mapping[str, int]) -> None:
         """Charges amounts to a queue under one uid, in place of what was charged under it; `refund` refunds them."""
         self.refund(uid)
-        self._charged[uid] = _Entry(queue, tuple(amounts.items()), None)
-        used = self._used.setdefault(queue, {})
-        for name, amount in amounts.items():
-            used[name] = used.get(name, 0) + amount
+        entry = self._charged[uid] = _Entry(queue, tuple(amounts.items()), None)
+        self._count(entry, 1)
 
     def refund(self, uid: str) -> None:
         """Refunds what was charged for a pod."""
         self.leave_gang(uid)
         found = self._charged.pop(uid, None)
         if found is not None:
-            used = self._used[found.queue]
-            for name, amount in found.charge:
-                used[name] -= amount
+            self._count(found, -1)
+
+    def _count(self, entry: _Entry, times: int) -> None:
+        """Adds what an entry charges, so many times, to what its queue and the parents of that use."""
+        self.version += 1
+        for name, amount in entry.charge:
+            self._total[name] += amount * times
+        for queue in self.path(entry.queue):
+            used = self._used.setdefault(queue, {})
+            for name, amount in entry.charge:
+                used[name] = used.get(name, 0) + amount * times
 
     def leave_gang(self, uid: str) -> None:
         """Notes that a charged pod is no longer a member of its gang; it stays charged to its queue."""
@@ -139,19 +195,81 @@ class QuotaTracker:
         """What a queue uses, GPUs in milli."""
         return self._used.get(queue, {})
 
-    def share(self, name: str, totals: Mapping[str, int]) -> float:
-        """The queue's dominant share of the cluster, divided by its weight."""
+    def quota_of(self, name: str, resource: str) -> int:
+        """The quota of a queue in the unit of charges; 0 without one."""
+        queue = self.queue(name)
+        return queue.quota.get(resource, 0) * self.scale(resource) if queue is not None else 0
+
+    def borrowed(self, name: str, resource: str, change: int = 0) -> int:
+        """What a queue uses above its quota if its use changes by so much; negative below the quota."""
+        return self.used(name).get(resource, 0) + change - self.quota_of(name, resource)
+
+    def share(self, name: str, totals: Mapping[str, int], change: Mapping[str, int] = NO_AMOUNTS) -> float:
+        """What a queue would use above its quota if its use changed, as its largest part of what can be lent of a
+        resource, divided by its weight."""
         queue = self.queue(name)
         weight = max(1, queue.weight) if queue is not None else 1
         largest = 0.0
-        for resource, amount in self.used(name).items():
-            total = totals.get(resource, 0) * self._scale(resource)
-            if total > 0:
-                largest = max(largest, amount / total)
+        for resource in {**self.used(name), **change}:
+            lendable = (totals.get(resource, 0) - self._unlent(resource)) * self.scale(resource)
+            borrowed = self.borrowed(name, resource, change.get(resource, 0))
+            if totals.get(resource, 0) > 0 and borrowed > 0:
+                largest = max(largest, borrowed / max(1, lendable))
         return largest / weight
+
+    def _unlent(self, resource: str) -> int:
+        """The quotas of all queues that do not lend theirs; of such a queue below another, only the upper counts."""
+        return sum(queue.quota.get(resource, 0) for queue in self._keepers())
+
+    def _keepers(self) -> Iterator[Queue]:
+        """The queues that do not lend their quota and are not below another such queue."""
+        for queue in self._queues.values():
+            if not queue.lending and all(self._queues[upper].lending for upper in self.path(queue.name)[1:]):
+                yield queue
+
+    def kept_from(self, name: str, resource: str) -> int:
+        """How much unused quota other queues keep from a queue, in the unit of charges."""
+        path = self.path(name)
+        unused = (-self.borrowed(queue.name, resource) for queue in self._keepers() if queue.name not in path)
+        return sum(amount for amount in unused if amount > 0)
+
+    def refuse_kept(self, name: str, wanted: Mapping[str, int], totals: Mapping[str, int]) -> Refusal | None:
+        """Why a queue may not borrow `wanted`: other queues do not lend their quota; None if enough is left."""
+        path = self.path(name)
+        for resource, asked in wanted.items():
+            kept = self.kept_from(name, resource)
+            if not kept or all(self.borrowed(queue, resource, asked) <= 0 for queue in path):
+                continue
+            scale = self.scale(resource)
+            short = self._total[resource] + asked + kept - totals.get(resource, 0) * scale
+            if short > 0:
+                return Refusal(Reason.KEPT_QUOTA, resource, short_by=-(-short // scale))
+        return None
+
+    def could_reclaim(self, name: str, totals: Mapping[str, int]) -> bool:
+        """Whether a queue, or a parent of it, has unused quota or a smaller share than another queue."""
+        path = self.path(name)
+        if any(self.borrowed(queue, resource) < 0 for queue in path for resource in self._quota_of(queue)):
+            return True
+        others = [other for other in self._used if other not in path]
+        mine = min(self.share(queue, totals) for queue in path)
+        return any(self.share(other, totals) > mine for other in others)
+
+    def _quota_of(self, name: str) -> Mapping[str, int]:
+        queue = self.queue(name)
+        return queue.quota if queue is not None else NO_AMOUNTS
 
     def refuse(self, name: str, namespace: str, wanted: Mapping[str, int]) -> Refusal | None:
         """Why a queue may not use `wanted` in addition; None if it may."""
+        if self.has_children(name):
+            return Refusal(Reason.INNER_QUEUE, name)
+        for upper in self.path(name):
+            refusal = self._refuse_at(upper, namespace, wanted)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _refuse_at(self, name: str, namespace: str, wanted: Mapping[str, int]) -> Refusal | None:
         queue = self.queue(name)
         if queue is None:
             return Refusal(Reason.NO_QUEUE, name)
@@ -162,40 +280,28 @@ class QuotaTracker:
         ceilings = [queue.limit] if queue.borrowing else [queue.limit, queue.quota]
         for ceiling in ceilings:
             for resource, most in ceiling.items():
-                asked, scale = wanted.get(resource, 0), self._scale(resource)
+                asked, scale = wanted.get(resource, 0), self.scale(resource)
                 short = self.used(name).get(resource, 0) + asked - most * scale
                 if asked > most * scale:
                     # Even an empty queue could not take it.
-                    return Refusal(Reason.OVER_QUOTA, resource, short_by=-(-asked // scale) - most)
+                    return Refusal(Reason.OVER_QUOTA, resource, short_by=-(-asked // scale) - most, queue=name)
                 if asked and short > 0:
-                    return Refusal(Reason.QUOTA, resource, short_by=-(-short // scale))
+                    return Refusal(Reason.QUOTA, resource, short_by=-(-short // scale), queue=name)
         return None
 
-    def within_quota(self, name: str, wanted: Mapping[str, int]) -> bool:
-        """Whether a queue stays within its quota if it uses `wanted` in addition."""
-        queue = self.queue(name)
-        if queue is None or not queue.quota:
-            return False
-        return all(
-            self.used(name).get(resource, 0) + wanted.get(resource, 0) <= most * self._scale(resource)
-            for resource, most in queue.quota.items()
-        )
+    def within_quota(
+        self, queues: Iterable[str], wanted: Mapping[str, int], resources: Iterable[str] | None = None
+    ) -> bool:
+        """Whether queues stay within their quota if they use `wanted` in addition, in these resources or else in all
+        wanted ones that a queue has a quota of."""
+        names = wanted if resources is None else resources
+        asked = [r for r in names if wanted.get(r) and (resources is not None or r in self.quota_resources)]
+        return bool(asked) and all(self.borrowed(name, r, wanted[r]) <= 0 for name in queues for r in asked)
 
-    def may_reclaim(self, name: str) -> bool:
-        """Whether a queue has quota that it does not use."""
-        queue = self.queue(name)
-        used = self.used(name)
-        return queue is not None and any(used.get(r, 0) < most * self._scale(r) for r, most in queue.quota.items())
-
-    def stays_above_quota(self, name: str, taken: Mapping[str, int], given_back: Mapping[str, int]) -> bool:
-        """Whether a queue still uses all of its quota without `taken` and `given_back`: then it loses only what it
-        borrowed, of the resources that are taken."""
-        queue = self.queue(name)
-        if queue is None or not queue.quota or not queue.reclaimable:
-            return False
-        used = self.used(name)
-        left = {r: used.get(r, 0) - given_back.get(r, 0) - amount for r, amount in taken.items() if r in queue.quota}
-        return bool(left) and all(amount >= queue.quota[r] * self._scale(r) for r, amount in left.items())
+    @property
+    def quota_resources(self) -> frozenset[str]:
+        """The resources that a queue has a quota of."""
+        return frozenset(resource for queue in self._queues.values() for resource in queue.quota)
 
     def charges_of(self, uids: Iterable[str]) -> dict[str, Counter[str]]:
         """What is charged for these pods together, by queue."""
@@ -222,5 +328,6 @@ class QuotaTracker:
                 total[name] = total.get(name, 0) + amount * count
         return total
 
-    def _scale(self, resource: str) -> int:
+    def scale(self, resource: str) -> int:
+        """How many units of a charge are one unit of a request: GPUs are charged in milli."""
         return MILLI if resource in self._gpu_resources else 1

@@ -4,18 +4,20 @@
 `gpu-scheduler.io/gang-min` makes the pods of one controller a gang, called for example "Job/train/5f0c2a81". The last
 part is the beginning of the controller's uid, so that a later job of the same name is another gang.
 
-An option need not be on every pod, but all pods that set it must set the same value. The scheduler keeps its notes on
-one of the pods.
+An option need not be on every pod, but all pods that set it must set the same value. Only the time of the last
+checkpoint may differ: the earliest one counts, because the gang restarts from it. The scheduler keeps its notes on one
+of the pods.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Hashable
 
 from gpu_scheduler.core.model import Gang, GangKey
 from gpu_scheduler.core.state import LONE_POD
-from gpu_scheduler.gangs.contract import GANG, GANG_MIN, NOTES
+from gpu_scheduler.gangs.contract import CHECKPOINTED_AT, GANG, GANG_MIN, NOTES
 from gpu_scheduler.gangs.dialects.dialect import (
     Dialect,
     GangContext,
@@ -39,6 +41,7 @@ from gpu_scheduler.gangs.options import (
 from gpu_scheduler.gangs.roles import rank_roles, role_of
 from gpu_scheduler.k8s.objects import PodObject, RawObject
 from gpu_scheduler.k8s.resources import PODS
+from gpu_scheduler.k8s.times import parse_rfc3339
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _UID_SHOWN = 8
@@ -152,17 +155,30 @@ def _refuse_name(named: str) -> str:
 
 
 def _first_values(pods: Collection[PodObject]) -> dict[str, PodObject]:
-    """Returns for every annotation about the gang the first pod that has it."""
+    """Returns for every annotation about the gang the first pod that has it; of checkpoints, the earliest."""
     declared: dict[str, PodObject] = {}
     for pod in pods:
         for name in (GANG_MIN, *OPTIONS):
             if annotation(pod.metadata, name):
                 declared.setdefault(name, pod)
+    if CHECKPOINTED_AT in declared:
+        declared[CHECKPOINTED_AT] = min(pods, key=_checkpointed_at)
     return declared
+
+
+def _checkpointed_at(pod: PodObject) -> float:
+    """Returns when a pod made its last checkpoint. An invalid time comes first, so that it is reported."""
+    text = annotation(pod.metadata, CHECKPOINTED_AT)
+    if not text:
+        return math.inf
+    seconds = parse_rfc3339(text)
+    return -math.inf if seconds is None else seconds
 
 
 def _check_agreement(declared: dict[str, PodObject], pods: Collection[PodObject]) -> None:
     for name, first in declared.items():
+        if name == CHECKPOINTED_AT:
+            continue
         for pod in pods:
             text = annotation(pod.metadata, name)
             if text and text != annotation(first.metadata, name):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpu_scheduler.core.lifecycle import Status
 from gpu_scheduler.core.model import Gang, GangKey, Shape
 from gpu_scheduler.gangs.ceilings import NO_CEILINGS, Ceilings
-from gpu_scheduler.gangs.options import queue_of
+from gpu_scheduler.gangs.contract import QUEUE
+from gpu_scheduler.gangs.options import annotation, queue_of
 from gpu_scheduler.gangs.rights import WATCH, Right
 from gpu_scheduler.gangs.roles import role_of
 from gpu_scheduler.k8s.objects import Json, Meta, OwnerReference, PodObject, PodSpec, RawObject
@@ -77,9 +78,9 @@ class GangContext:
     """What decoding and encoding of gangs depends on besides their objects.
 
     `resources` maps each dialect to the served version of its object, if any. `levels` are the names of the topology
-    levels, widest first. `owner_of` returns the object of an owner reference: {} while it is being fetched, None if it
-    cannot be read. `shape_of` decodes a pod template and returns None for an invalid one. `ceilings` are what tenants
-    may write.
+    levels, widest first. `default_queues` has the queue of each namespace that gives one to gangs that name none.
+    `owner_of` returns the object of an owner reference: {} while it is being fetched, None if it cannot be read.
+    `shape_of` decodes a pod template and returns None for an invalid one. `ceilings` are what tenants may write.
     """
 
     scheduler_names: frozenset[str]
@@ -87,9 +88,15 @@ class GangContext:
     workload_status: bool = False
     levels: tuple[str, ...] = ()
     priority_classes: Mapping[str, int] = field(default_factory=dict)
+    default_queues: Mapping[str, str] = field(default_factory=dict)
     shape_of: Callable[[PodSpec, Meta], Shape | None] = _no_shape
     owner_of: Callable[[str, OwnerReference], Json | None] = _no_owner
     ceilings: Ceilings = NO_CEILINGS
+
+    def default_queue(self, namespace: str, naming: Iterable[Meta]) -> str:
+        """Returns the queue of a gang or pod whose objects name none. Our annotation can name the queue `default`."""
+        queue = self.default_queues.get(namespace, "")
+        return queue if queue and not any(annotation(meta, QUEUE) for meta in naming) else ""
 
 
 class GroupRequest(NamedTuple):

@@ -265,7 +265,7 @@ def say_gate(gate: Gate, pod: str) -> str:
 
 def _quota(report: GangReport, refusal: Refusal) -> str:
     resource = refusal.subject
-    text = f"{name_of_queue(report.queue)} is short by {format_amount(resource, refusal.short_by)}"
+    text = f"{name_of_queue(refusal.queue)} is short by {format_amount(resource, refusal.short_by)}"
     if report.queue_used is not None and report.queue_most is not None:
         text += (
             f": it uses {format_number(resource, report.queue_used)} of {format_number(resource, report.queue_most)}"
@@ -274,7 +274,7 @@ def _quota(report: GangReport, refusal: Refusal) -> str:
 
 
 def _over_quota(report: GangReport, refusal: Refusal) -> str:
-    most, resource, queue = report.queue_most, refusal.subject, name_of_queue(report.queue)
+    most, resource, queue = report.queue_most, refusal.subject, name_of_queue(refusal.queue)
     if most is None:
         return f"asks for more {resource} than {queue} may ever use. Ask for less or raise its limit."
     asked = format_amount(resource, refusal.short_by + most)

@@ -1,0 +1,278 @@
+"""Sharing between queues: whose turn it is, and what a gang may take from other queues.
+
+A gang is *entitled* if its minimum keeps its queue within the quota, and so the parents of that queue below the one
+that it shares with the other queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpu_scheduler.core.model import GangKey
+from gpu_scheduler.core.queueing.queue import QueuePosition, rank
+from gpu_scheduler.core.queueing.quota import QuotaTracker
+
+# -- the order of queues: the first rule that tells two queues apart decides, the smaller value goes first
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClaim:
+    """A queue that competes with its siblings by the first of its waiting gangs."""
+
+    entitled: bool
+    priority: int
+    share: float
+    gang_priority: int
+
+
+QueueRule = Callable[[QueueClaim], float]
+
+
+def entitled_first(claim: QueueClaim) -> float:
+    """Queues whose gang stays within the quota come first."""
+    return not claim.entitled
+
+
+def highest_queue_priority(claim: QueueClaim) -> float:
+    """Then queues of higher priority."""
+    return -claim.priority
+
+
+def smallest_share(claim: QueueClaim) -> float:
+    """Then the queue that borrows least for its weight."""
+    return claim.share
+
+
+QUEUE_ORDER: tuple[QueueRule, ...] = (entitled_first, highest_queue_priority, smallest_share)
+
+Heads = Sequence[tuple[GangKey, QueuePosition]]
+
+
+class QueueOrder:
+    """The order of the first gangs of all queues, level by level from the top; shares are computed once.
+
+    With `by_priority` the priority of the gangs decides before the queues do.
+    """
+
+    def __init__(self, quota: QuotaTracker, totals: Mapping[str, int], by_priority: bool) -> None:
+        self._quota, self._totals, self._by_priority = quota, totals, by_priority
+        self._shares: dict[str, float] = {}
+
+    def first(self, heads: Heads) -> GangKey:
+        """The gang whose turn it is. Minimums come before members beyond them, whatever their queue."""
+        best = min(position.surplus for _, position in heads)
+        rivals = [head for head in heads if head[1].surplus == best]
+        if self._by_priority:
+            top = max(position.priority for _, position in rivals)
+            rivals = [head for head in rivals if head[1].priority == top]
+        return self._first_below(rivals, 0)[0]
+
+    def _first_below(self, heads: Heads, level: int) -> tuple[GangKey, QueuePosition]:
+        """The first of the gangs whose queues have the same parents down to a level."""
+        if len(heads) == 1:
+            return heads[0]
+        children: dict[str, list[tuple[GangKey, QueuePosition]]] = {}
+        for head in heads:
+            path = self._quota.path(head[1].queue)
+            children.setdefault(path[-1 - level] if level < len(path) else "", []).append(head)
+        if len(children) == 1 and level >= len(self._quota.path(heads[0][1].queue)):
+            return min(heads, key=lambda head: rank(*head))
+        found = [(name, self._first_below(some, level + 1)) for name, some in children.items()]
+        return min(found, key=lambda item: self._rank(item[0], level, *item[1]))[1]
+
+    def _rank(self, name: str, level: int, key: GangKey, position: QueuePosition) -> tuple[object, ...]:
+        queue = self._quota.queue(name)
+        path = self._quota.path(position.queue)
+        entitled = self._quota.within_quota(path[: len(path) - level], dict(position.minimum))
+        if name not in self._shares:
+            self._shares[name] = self._quota.share(name, self._totals)
+        claim = QueueClaim(entitled, queue.priority if queue is not None else 0, self._shares[name], position.priority)
+        return tuple([rule(claim) for rule in QUEUE_ORDER]), rank(key, position)
+
+    def sort(self, gangs: Iterable[tuple[GangKey, QueuePosition]]) -> list[GangKey]:
+        """All gangs in the order of their turns, if none of them started."""
+        lines: dict[str, list[tuple[GangKey, QueuePosition]]] = {}
+        for gang in sorted(gangs, key=lambda gang: rank(*gang), reverse=True):
+            lines.setdefault(gang[1].queue, []).append(gang)
+        found: list[GangKey] = []
+        while lines:
+            first = self.first([line[-1] for line in lines.values()])
+            queue = next(queue for queue, line in lines.items() if line[-1][0] == first)
+            found.append(lines[queue].pop()[0])
+            if not lines[queue]:
+                del lines[queue]
+        return found
+
+
+# -- what a gang may take
+
+Charges = Mapping[str, Mapping[str, int]]
+"""Amounts by queue and resource."""
+
+
+class Taking(NamedTuple):
+    """What the eviction of one victim frees. `reclaimed` means that it belongs to another queue, and that the rules
+    between queues apply."""
+
+    uids: tuple[str, ...]
+    queue: str
+    reclaimed: bool
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a set of victims takes together, and the largest amounts of one victim, by queue with its parents; and the
+    queues that it reclaims from."""
+
+    uids: set[str] = field(default_factory=set)
+    gone: dict[str, Counter[str]] = field(default_factory=dict)
+    largest: dict[str, Counter[str]] = field(default_factory=dict)
+    queues: set[str] = field(default_factory=set)
+
+
+class SharingRules:
+    """What a gang may take from its own queue and from others.
+
+    `wanted` is the charge of its minimum, and `short` the resources that it lacks. A gang that is not preemptible stays
+    `within_quota`.
+    """
+
+    def __init__(
+        self,
+        quota: QuotaTracker,
+        totals: Mapping[str, int],
+        queue: str,
+        wanted: Mapping[str, int],
+        short: Collection[str],
+        within_quota: bool = False,
+    ) -> None:
+        self._quota, self._totals, self._queue, self._within_quota = quota, totals, queue, within_quota
+        self._wanted, self._short = wanted, [resource for resource in short if wanted.get(resource)]
+        self._given: dict[str, Counter[str]] = {}
+        self._leaving: dict[str, Counter[str]] = {}
+        self._uncounted: frozenset[str] = frozenset()
+
+    def count_out(self, given_back: Collection[str], leaving: Collection[str]) -> None:
+        """Notes which pods and slots their queues lose anyway, and which of them end now."""
+        self._uncounted = frozenset(given_back)
+        self._given, self._leaving = self._charges(given_back), self._charges(leaving)
+
+    def _charges(self, uids: Iterable[str]) -> dict[str, Counter[str]]:
+        """What is charged for pods and slots, by queue with its parents."""
+        found: dict[str, Counter[str]] = {}
+        for queue, amounts in self._quota.charges_of(uids).items():
+            for upper in self._quota.path(queue):
+                found.setdefault(upper, Counter()).update(amounts)
+        return found
+
+    def _add(self, taken: Taken, taking: Taking) -> dict[str, Counter[str]]:
+        """Adds a victim to a set; returns what that takes in addition."""
+        fresh = [uid for uid in taking.uids if uid not in taken.uids and uid not in self._uncounted]
+        more = self._charges(fresh)
+        taken.uids.update(fresh)
+        for queue, amounts in more.items():
+            gone, largest = taken.gone.setdefault(queue, Counter()), taken.largest.setdefault(queue, Counter())
+            for resource, amount in amounts.items():
+                gone[resource] += amount
+                largest[resource] = max(largest[resource], amount)
+        if taking.reclaimed:
+            taken.queues.add(taking.queue)
+        return more
+
+    def allow_one_more(self, taken: Taken, taking: Taking) -> bool:
+        """Adds a victim to a set if the rules allow the set with it."""
+        if not taking.reclaimed:
+            self._add(taken, taking)
+            return True
+        uids, queues = set(taken.uids), set(taken.queues)
+        largest = {queue: Counter(taken.largest.get(queue, ())) for queue in self._quota.path(taking.queue)}
+        more = self._add(taken, taking)
+        if more and self._may_reclaim(taken, taking.queue):
+            return True
+        for queue, amounts in more.items():
+            taken.gone[queue].subtract(amounts)
+        taken.uids, taken.queues = uids, queues
+        taken.largest.update(largest)
+        return False
+
+    def straddle(self, taking: Taking) -> bool:
+        """Whether another queue falls below its quota without a victim, in a resource that the gang lacks."""
+        if not taking.reclaimed:
+            return False
+        lost = self._charges(uid for uid in taking.uids if uid not in self._uncounted)
+        return any(
+            amounts[resource]
+            and self._quota.borrowed(queue, resource, -amounts[resource] - _of(self._given, queue, resource)) < 0
+            for queue, amounts in lost.items()
+            if queue not in self._quota.path(self._queue)
+            for resource in self._short
+        )
+
+    def allow(self, takings: Iterable[Taking]) -> bool:
+        """Whether the rules allow the eviction of a whole set, and the limits then admit the gang."""
+        taken = Taken()
+        for taking in takings:
+            self._add(taken, taking)
+        return self.admits(taken) and all(self._may_reclaim(taken, queue) for queue in taken.queues)
+
+    def admits(self, taken: Taken) -> bool:
+        """Whether the limits of the gang's queue and its parents admit its minimum without what is taken."""
+        quota = self._quota
+        for name in quota.path(self._queue):
+            queue = quota.queue(name)
+            if queue is None:
+                return False
+            ceilings = [queue.limit] if queue.borrowing and not self._within_quota else [queue.limit, queue.quota]
+            for resource, most in ((r, most) for ceiling in ceilings for r, most in ceiling.items()):
+                asked = self._wanted.get(resource, 0)
+                left = quota.used(name).get(resource, 0) - _of(self._leaving, name, resource)
+                if asked and left - _of(taken.gone, name, resource) + asked > most * quota.scale(resource):
+                    return False
+        return True
+
+    def _may_reclaim(self, taken: Taken, queue: str) -> bool:
+        """Whether victims of another queue may be reclaimed, together with everything else that is taken."""
+        ours, theirs, _ = self._quota.apart(self._queue, queue)
+        if not ours or not theirs or not all(self._borrows_until_the_last(taken, name) for name in theirs):
+            return False
+        return self._is_entitled(taken, ours) or self._has_smaller_share(taken, ours[-1], theirs[-1])
+
+    def _is_entitled(self, taken: Taken, ours: Sequence[str]) -> bool:
+        quota, wanted = self._quota, self._wanted
+        return bool(self._short) and all(
+            quota.borrowed(name, resource, wanted[resource] - _of(taken.gone, name, resource)) <= 0
+            for name in ours
+            for resource in self._short
+        )
+
+    def _borrows_until_the_last(self, taken: Taken, name: str) -> bool:
+        """Whether a queue is above its quota before each victim goes, if the largest one goes last."""
+        gone = taken.gone.get(name, Counter())
+        lost = [resource for resource in self._short if gone[resource]]
+        return bool(lost) and all(
+            self._quota.borrowed(
+                name,
+                resource,
+                _of(taken.largest, name, resource) - gone[resource] - _of(self._given, name, resource),
+            )
+            > 0
+            for resource in lost
+        )
+
+    def _has_smaller_share(self, taken: Taken, ours: str, theirs: str) -> bool:
+        """Whether the gang's queue borrows at most as much with the gang as the other queue without the victims."""
+        quota = self._quota
+        gone = taken.gone.get(ours, Counter())
+        resources = {*self._wanted, *gone}
+        more = {resource: self._wanted.get(resource, 0) - gone[resource] for resource in resources}
+        less = Counter(taken.gone.get(theirs, Counter()))
+        less.update(self._given.get(theirs, {}))
+        fewer = {resource: -amount for resource, amount in less.items()}
+        return quota.share(ours, self._totals, more) <= quota.share(theirs, self._totals, fewer)
+
+
+def _of(charges: Charges, queue: str, resource: str) -> int:
+    return charges.get(queue, {}).get(resource, 0)
