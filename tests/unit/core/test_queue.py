@@ -57,6 +57,17 @@ def test_priority_goes_before_share_and_share_before_age() -> None:
     assert drain(queue, shares) == ["urgent", "young", "old"]
 
 
+def test_turn_goes_before_share_and_age_also_among_equal_gangs() -> None:
+    queue = GangQueue()
+    turns = {"never": 0.0, "first": 1.0, "second": 2.0, "third": 3.0}
+    for number, (name, turn) in enumerate(reversed(turns.items())):
+        where = QueuePosition("equal" if turn > 1 else name, 0, name if turn < 2 else "", float(number), last_turn=turn)
+        queue.add(a_key(name), where)
+    shares = {"": 0.1, "never": 0.9, "first": 0.5}
+    assert [key.name for key in queue.in_order(shares.__getitem__)] == list(turns)
+    assert drain(queue, shares) == list(turns)
+
+
 def test_gangs_with_equal_requests_are_refused_together() -> None:
     queue = filled(a=position(created=1.0), b=position(created=2.0), c=position("large", created=3.0))
     assert queue.pop(even) == a_key("a")

@@ -319,10 +319,10 @@ def test_gang_with_policy_shrink_runs_on_and_holds_no_slot() -> None:
 
 
 def shrunk_beside_a_reservation() -> tuple[World, GangKey]:
-    """A gang that lost two of three members: one is replaced, for the other a slot is reserved."""
+    """A gang that lost two of three members before a fourth came: one is replaced, the others have reserved slots."""
     world = a_world(2, 2, config=Config(reserve=60.0))
     key = a_key("a")
-    expected = (Expected(shape_of(1), 3, "worker"),)
+    expected = (Expected(shape_of(1), 4, "worker"),)
     world.submit(Gang(key, minimum=3, on_member_lost=OnMemberLost.SHRINK, expected=expected))
     world.settle()
     world.create(*members(key, 3, role="worker", controlled=False))
@@ -331,7 +331,7 @@ def shrunk_beside_a_reservation() -> tuple[World, GangKey]:
         world.lose(pod.uid)
     world.create(a_pod("new-0", gang=key, role="worker"))
     world.settle()
-    assert (len(world.bound(key)), len(world.engine.state.records[key].reserved)) == (2, 1)
+    assert (len(world.bound(key)), len(world.engine.state.records[key].reserved)) == (2, 2)
     return world, key
 
 

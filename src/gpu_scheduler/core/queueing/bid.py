@@ -253,7 +253,8 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
         own = (record.preempts, record.notes.target_since is not None)
         signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, own)
     flow = Flow(record.key.namespace, podless)
-    return QueuePosition(signature, priority, queue, record.gang.created, flow)
+    last_turn = record.last_turn if has_unused_reservation(record, facts) else 0.0
+    return QueuePosition(signature, priority, queue, record.gang.created, flow, last_turn)
 
 
 def effective_priority(record: GangRecord, facts: GangFacts) -> int:

@@ -26,13 +26,19 @@ _ANY_FLOW = Flow("")
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
     """What decides the place of a gang in the queue. Gangs with one `signature` request the same, so a refusal of one
-    holds for all."""
+    holds for all. `last_turn` is when slots were last reserved for a gang in vain, or 0."""
 
     signature: Hashable
     priority: int
     queue: str
     created: float
     flow: Flow = _ANY_FLOW
+    last_turn: float = 0.0
+
+    @property
+    def seniority(self) -> tuple[float, float]:
+        """The sort key among gangs of one priority and queue."""
+        return self.last_turn, self.created
 
 
 # -- the order of waiting gangs: the first rule that tells two gangs apart decides, the smaller value goes first
@@ -46,6 +52,11 @@ def highest_priority(position: QueuePosition, _share: float) -> float:
     return -position.priority
 
 
+def earliest_turn(position: QueuePosition, _share: float) -> float:
+    """Then, of gangs for which slots were reserved in vain, the one whose turn was longest ago, in any queue."""
+    return position.last_turn
+
+
 def smallest_share(_position: QueuePosition, share: float) -> float:
     """Then the queue that uses least of the cluster for its weight."""
     return share
@@ -56,7 +67,7 @@ def oldest(position: QueuePosition, _share: float) -> float:
     return position.created
 
 
-WAITING_ORDER: tuple[OrderRule, ...] = (highest_priority, smallest_share, oldest)
+WAITING_ORDER: tuple[OrderRule, ...] = (highest_priority, earliest_turn, smallest_share, oldest)
 
 Rank = tuple[tuple[float, ...], GangKey]
 
@@ -71,10 +82,10 @@ def rank(key: GangKey, position: QueuePosition, share: float = 0.0) -> Rank:
 
 @dataclass(slots=True)
 class EquivalenceClass:
-    """Gangs with one signature, oldest first. The class is parked while `refused` is set, otherwise it is ready;
+    """Gangs with one signature, by seniority. The class is parked while `refused` is set, otherwise it is ready;
     `wakes` are the changes that make it ready again. `in_line` means that it is ready and waits for its flow's turn."""
 
-    gangs: list[tuple[float, GangKey]] = field(default_factory=list)
+    gangs: list[tuple[tuple[float, float], GangKey]] = field(default_factory=list)
     refused: Unplaceable | None = None
     wakes: Wake = Wake.NOTHING
     last_refusal: Unplaceable | None = None
@@ -127,7 +138,7 @@ class GangQueue:
             equals = self._classes[position.signature] = EquivalenceClass()
         if old is None:
             self._positions[key] = position
-            insort(equals.gangs, (position.created, key))
+            insort(equals.gangs, (position.seniority, key))
         if position.signature == key or (equals.refused is None and equals.gangs[0][1] == key):
             self._make_ready(equals)
 
@@ -137,7 +148,7 @@ class GangQueue:
         if position is None:
             return
         equals = self._classes[position.signature]
-        index = bisect_left(equals.gangs, (position.created, key))
+        index = bisect_left(equals.gangs, (position.seniority, key))
         del equals.gangs[index]
         if not equals.gangs:
             del self._classes[position.signature]
