@@ -130,8 +130,8 @@ GANGS = (
         "The reservation of an admitted gang never expires",
         "volcano#5006",
         "src/gpu_scheduler/core/cycle/decide.py",
-        "(ended or now >= record.notes.admitted_at + config.reserve):",
-        "ended:",
+        "(over or now >= record.notes.admitted_at + config.reserve):",
+        "over:",
         (RESERVE,),
     ),
     Bug(

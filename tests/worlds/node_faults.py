@@ -54,7 +54,6 @@ class NodeFaults:
             def come_back() -> None:
                 if self._network.server.get("nodes", "", name) is None:
                     self._nodes.add(name, left, assigns)
-                    self._network.publish()
 
             self._later(2.0 + 30.0 * action.amount, come_back)
 
@@ -77,9 +76,5 @@ class NodeFaults:
             self._network.server.delete("leases.coordination.k8s.io", found)
 
     def _later(self, seconds: float, act: Any, *args: Any) -> None:
-        def do() -> None:
-            act(*args)
-            self._network.publish()
-
         if self._network.loop.now + seconds < FAULT_PHASE:
-            self._network.loop.call_at(self._network.loop.now + seconds, do)
+            self._network.loop.call_at(self._network.loop.now + seconds, act, *args)

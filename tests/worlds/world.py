@@ -203,8 +203,11 @@ class World:
             self._trace_event(self.loop.current_process().name, what)
 
     def _after_step(self) -> None:
+        """Reads what the step has written, and announces it to the watches. Without that a write of a user or of the
+        administrator could stay unseen until the next tick, for longer than `PROPAGATION_TIME`."""
         if self.mirror.behind:
             self.mirror.catch_up()
+        self.network.publish()
         if self.breach is not None:
             raise self.breach
 
@@ -263,7 +266,6 @@ class World:
                     raise BrokenPromise("L2", wrong)
                 if wrong := self.observer.quotas.find_idle_claim():
                     raise BrokenPromise("L3", wrong)
-            self.network.publish()
 
     async def _act_in_steady_state(self, kinds: Sequence[str]) -> None:
         """Some more actions happen in the steady state, and every gang that can run has to run again."""
@@ -322,7 +324,6 @@ class World:
             self._trace_event("world", f"{action.kind}: {error}")
         if self.server.store.revision != before:
             self.network.injector.count(action.kind)  # actions without a write are counted where they happen
-        self.network.publish()
 
     def _end_faults(self) -> None:
         """Ends all faults, and undoes their effects."""

@@ -67,7 +67,8 @@ class Setbacks:
     """What only the leader knows about gangs that wait, and what a dry run takes in to say the same as the leader.
 
     The gangs whose start failed, the uids of pods whose eviction is refused, the gangs whose reservation expired before
-    their pods came, and the queues and namespaces that get one reservation at a time after such a gang.
+    their pods came, in the order of their turns, and the queues and namespaces that get one reservation at a time after
+    such a gang.
     """
 
     backoffs: tuple[Backoff, ...] = ()

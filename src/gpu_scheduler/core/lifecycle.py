@@ -97,10 +97,11 @@ class GangRecord:
 
     `facts` and `bid` are as of the last refresh of the gang. `reserved` lists the uids of the placeholder pods on its
     reserved slots, and `unplaced` those of lost members that keep their charge without a slot. `reservation_unused` is
-    set when a reservation expired before its members came. `admitted_from` is the queue and namespace of a gang that
-    got slots before it had pods, until they come. `unfit_version` is the version of the empty cluster and of the
-    request for which no drain target was found. `surplus_in` is the queue of its members beyond the minimum, and
-    `evictable_at` when it has run for long enough to be reclaimed from.
+    set when a reservation expired before its members came, at the time `last_turn`, until the gang has started.
+    `admitted_from` is the queue and namespace of a gang that got slots before it had pods, until they come.
+    `unfit_version` is the version of the empty cluster and of the request for which no drain target was found.
+    `surplus_in` is the queue of its members beyond the minimum, and `evictable_at` when it has run for long enough to
+    be reclaimed from.
     """
 
     key: GangKey
@@ -118,6 +119,7 @@ class GangRecord:
     last_refusal: Unplaceable | None = None
     notes: Notes = NO_NOTES
     reservation_unused: bool = False
+    last_turn: float = 0.0
     admitted_from: tuple[str, str] | None = None
     unfit_version: Hashable = None
     lost: list[LostMember] = field(default_factory=list)
@@ -233,10 +235,26 @@ class GangFacts:
 
     @property
     def awaits_admission(self) -> bool:
-        """Whether the gang asks for capacity before any of its pods exist."""
+        """Whether the gang asks for capacity before any of its pods exist.
+
+        Pods that are being deleted exist: until they are gone, others with their names cannot come.
+        """
         if self.reserved or self.started or self.ready or self.gated or self.succeeded or self.failed:
             return False
-        return any(expected.count > self.have_by_role.get(expected.role, 0) for expected in self.expected)
+        return not self.evicting and not self.leaving and self.awaits_members
+
+    @property
+    def awaits_members(self) -> bool:
+        """Whether expected members are neither bound nor ended."""
+        expected: dict[str, int] = {}
+        for each in self.expected:
+            expected[each.role] = expected.get(each.role, 0) + each.count
+        return any(count > self.have_by_role.get(role, 0) for role, count in expected.items())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the gang runs, and every member that it needs or expects has been observed on a node."""
+        return bool(self.live) and not self.in_flight and not self.missing and not self.awaits_members
 
 
 def collect_facts(record: GangRecord, binding: Mapping[str, bool], evicting: Collection[str]) -> GangFacts:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord, Phase, collect_facts, phase_of
-from gpu_scheduler.core.model import Gang, Gate, GateKind, Notes, OnMemberLost, Pod, PodPhase, Role, Slot
-from tests.unit.core.world import a_key, a_pod, members
+from gpu_scheduler.core.model import Expected, Gang, Gate, GateKind, Notes, OnMemberLost, Pod, PodPhase, Role, Slot
+from tests.unit.core.world import a_key, a_pod, members, shape_of
 
 KEY = a_key("a")
 
@@ -145,3 +145,26 @@ def test_members_are_sorted_by_their_state() -> None:
 def test_the_notes_of_a_gang_are_among_its_facts(record: GangRecord, expected: dict[str, bool]) -> None:
     facts = collect_facts(record, {}, ())
     assert {name: getattr(facts, name) for name in expected} == expected
+
+
+WORKER = a_pod("w0", role="worker", node="n0", phase=PodPhase.RUNNING)
+TWO_KINDS = (Expected(shape_of(1), 1, "worker"), Expected(shape_of(3), 1, "worker"))
+
+
+@pytest.mark.parametrize(
+    ("pods", "binding", "complete"),
+    [
+        ([], {}, False),
+        ([WORKER], {}, False),
+        ([WORKER, replace(WORKER, uid="w1")], {}, True),
+        ([WORKER, replace(WORKER, uid="w1", phase=PodPhase.SUCCEEDED)], {}, True),
+        ([WORKER, replace(WORKER, uid="w1", node=None)], {"w1": True}, False),
+        ([WORKER, replace(WORKER, uid="w1", deleting=True)], {}, False),
+    ],
+    ids=["none", "one of two kinds", "both", "one has succeeded", "one in flight", "one leaves"],
+)
+def test_a_gang_is_complete_when_all_expected_members_are_on_nodes(
+    pods: list[Pod], binding: dict[str, bool], complete: bool
+) -> None:
+    record = GangRecord(KEY, Gang(KEY, expected=TWO_KINDS), {pod.uid: pod for pod in pods})
+    assert collect_facts(record, binding, ()).complete is complete

@@ -28,8 +28,8 @@ class Shares:
     def __init__(self, shares: dict[str, float] | None = None) -> None:
         self._shares = shares or {}
 
-    def _rank(self, gang: tuple[GangKey, QueuePosition]) -> tuple[float, object]:
-        return self._shares.get(gang[1].queue, 0.0), rank(*gang)
+    def _rank(self, gang: tuple[GangKey, QueuePosition]) -> tuple[float, float, object]:
+        return gang[1].last_turn, self._shares.get(gang[1].queue, 0.0), rank(*gang)
 
     def first(self, heads: Sequence[tuple[GangKey, QueuePosition]]) -> GangKey:
         return min(heads, key=self._rank)[0]
@@ -70,6 +70,17 @@ def test_share_goes_before_priority_and_priority_before_age() -> None:
     shares = {"large": 0.5, "small": 0.1}
     assert [key.name for key in queue.in_order(Shares(shares))] == ["young", "urgent", "old"]
     assert drain(queue, shares) == ["young", "urgent", "old"]
+
+
+def test_turn_goes_before_share_and_age_also_among_equal_gangs() -> None:
+    queue = GangQueue()
+    turns = {"never": 0.0, "first": 1.0, "second": 2.0, "third": 3.0}
+    for number, (name, turn) in enumerate(reversed(turns.items())):
+        where = QueuePosition("equal" if turn > 1 else name, 0, name if turn < 2 else "", float(number), last_turn=turn)
+        queue.add(a_key(name), where)
+    shares = {"": 0.1, "never": 0.9, "first": 0.5}
+    assert [key.name for key in queue.in_order(Shares(shares))] == list(turns)
+    assert drain(queue, shares) == list(turns)
 
 
 def test_gangs_with_equal_requests_are_refused_together() -> None:

@@ -318,6 +318,38 @@ def test_gang_with_policy_shrink_runs_on_and_holds_no_slot() -> None:
     assert len(world.bound(rival)) == 1
 
 
+def shrunk_beside_a_reservation() -> tuple[World, GangKey]:
+    """A gang that lost two of three members before a fourth came: one is replaced, the others have reserved slots."""
+    world = a_world(2, 2, config=Config(reserve=60.0))
+    key = a_key("a")
+    expected = (Expected(shape_of(1), 4, "worker"),)
+    world.submit(Gang(key, minimum=3, on_member_lost=OnMemberLost.SHRINK, expected=expected))
+    world.settle()
+    world.create(*members(key, 3, role="worker", controlled=False))
+    world.settle()
+    for pod in world.bound(key)[:2]:
+        world.lose(pod.uid)
+    world.create(a_pod("new-0", gang=key, role="worker"))
+    world.settle()
+    assert (len(world.bound(key)), len(world.engine.state.records[key].reserved)) == (2, 2)
+    return world, key
+
+
+def test_member_that_returns_after_its_reservation_has_expired_still_replaces_the_lost_one() -> None:
+    world, key = shrunk_beside_a_reservation()
+    large = world.start("large", 2, shape_of(2))
+    world.pass_time(301)
+    assert world.gangs[large].notes.target == ("n0", "n1")
+    world.create(a_pod("new-1", gang=key, role="worker"))
+    world.settle()
+    assert len(world.bound(key)) == 3, "otherwise both gangs would wait for each other"
+
+
+def test_slot_reserved_for_a_lost_member_is_no_gang_of_its_own() -> None:
+    world, key = shrunk_beside_a_reservation()
+    assert [gang.key for gang in world.engine.gangs()] == [key]
+
+
 def test_restart_is_committed_before_the_first_delete_and_finished_by_the_next_leader() -> None:
     world = a_world(2)
     world.start("a", 2, on_member_lost=OnMemberLost.RESTART)

@@ -1,12 +1,15 @@
-"""Reserved slots: how long they last, which queue is charged, and who may use them."""
+"""Reserved slots: how long they last, which queue is charged, who may use them, and what follows if nobody does."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gpu_scheduler.core.model import Expected, Gang, PodPhase, Queue
+from gpu_scheduler.core.lifecycle import Phase
+from gpu_scheduler.core.model import Expected, Gang, GangKey, PodPhase, Queue
 from tests.unit.core.test_reserve import expecting
-from tests.unit.core.world import GPU, a_key, a_node, a_pod, a_world, members, shape_of
+from tests.unit.core.world import GPU, World, a_key, a_node, a_pod, a_world, members, shape_of
 
 
 def test_members_larger_than_expected_start_on_reserved_slots_and_a_new_node() -> None:
@@ -85,3 +88,85 @@ def test_slots_that_are_reserved_again_do_not_exceed_the_limit_of_their_queue() 
     world.change_gang(gang.key, expected=(Expected(shape_of(1), 4, "worker"),))
     world.settle()
     assert world.engine.state.quota.used("q")[GPU] <= 2000
+
+
+# -- used and unused reservations
+
+
+def come(world: World, key: GangKey, count: int) -> None:
+    """The pods of a group come; nobody recreates them without another reservation."""
+    world.create(*members(key, count, role="worker", controlled=False))
+    world.settle()
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_gang_that_is_evicted_while_its_reservation_would_last_has_used_it(new_leader: bool) -> None:
+    world = a_world(4)
+    gang = expecting("a", 4)
+    world.submit(gang)
+    world.settle()
+    come(world, gang.key, 4)
+    assert world.gangs[gang.key].notes.admitted_at is None
+    high = world.start("high", 4, priority=9)
+    world.pass_time(60)
+    assert (world.members(gang.key), len(world.bound(high))) == ([], 4)
+    if new_leader:
+        world.crash()
+        world.settle()
+    assert world.phase(gang.key) is Phase.WAITING
+    world.pass_time(301)
+    assert not world.engine.state.records[gang.key].reservation_unused
+    assert world.gangs[gang.key].notes.target == ("n0",)
+
+
+def test_gang_that_ran_after_its_pods_came_late_is_not_last_when_it_restarts() -> None:
+    world = a_world(4)
+    gang = expecting("a", 4)
+    world.submit(gang)
+    world.settle()
+    other = world.start("other", 4)
+    world.pass_time(301)
+    assert (world.engine.state.records[gang.key].reservation_unused, len(world.bound(other))) == (True, 4)
+    come(world, gang.key, 4)
+    world.finish(other)
+    world.settle()
+    assert len(world.bound(gang.key)) == 4
+    high = world.start("high", 4, priority=9)
+    world.pass_time(360)
+    assert (len(world.bound(high)), world.gangs[gang.key].notes.target) == (4, ("n0",))
+
+
+@pytest.mark.parametrize("count", [3, 4], ids=["other request", "same request"])
+@pytest.mark.parametrize("others", [{}, {"queue": "q"}], ids=["one queue", "queue of the smaller share"])
+def test_gangs_with_unused_reservations_take_turns(others: dict[str, Any], count: int) -> None:
+    world = a_world(4, 1)
+    world.put_queue(Queue("q"))
+    world.submit(Gang(a_key("runs")), a_pod("runs", gang=a_key("runs")))
+    world.settle()
+    idle, late = expecting("idle", count, **others), expecting("late", 4)
+    world.submit(idle)
+    world.pass_time(100)
+    world.submit(late)
+    world.pass_time(502)
+    assert all(world.engine.state.records[gang.key].reservation_unused for gang in (idle, late))
+    assert (world.phase(idle.key), world.phase(late.key)) == (Phase.RESERVED, Phase.WAITING)
+    world.pass_time(300)
+    assert (world.phase(idle.key), world.phase(late.key)) == (Phase.WAITING, Phase.RESERVED)
+    come(world, late.key, 4)
+    assert len(world.bound(late.key)) == 4
+
+
+def test_slots_are_reserved_again_when_the_old_pods_are_gone() -> None:
+    world = a_world(2, 2)
+    gang = expecting("a", 2)
+    world.submit(gang)
+    world.settle()
+    come(world, gang.key, 2)
+    for pod in world.members(gang.key):
+        world.change_pod(pod.uid, deleting=True)
+    world.deliver_all()
+    world.run_cycle()
+    assert world.gangs[gang.key].notes.admitted_at is None
+    assert world.phase(gang.key) is Phase.GATHERING
+    world.pass_time(60)
+    assert (world.members(gang.key), world.phase(gang.key)) == ([], Phase.RESERVED)

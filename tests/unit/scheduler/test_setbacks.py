@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.events import Backoff, BindFailed, BindFailure, GangSeen, PodSeen, Setbacks, TookOver
 from gpu_scheduler.core.lifecycle import FailedMember, Setback
-from gpu_scheduler.core.model import Failure, Gang
+from gpu_scheduler.core.model import NO_NOTES, Expected, Failure, Gang
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.gangs.contract import SETBACKS
 from gpu_scheduler.k8s.leader_election import Candidate
 from gpu_scheduler.scheduler.commit.commit_log import CommitLog
 from gpu_scheduler.scheduler.commit.setbacks import MAX_PUBLISHED, decode_setbacks, encode_setbacks
 from gpu_scheduler.scheduler.snapshot import take_snapshot
-from tests.unit.core.world import a_key, a_pod, a_world
+from tests.unit.core.world import a_key, a_pod, a_world, shape_of
 from tests.unit.k8s.live_api import proxied
 from tests.unit.scheduler.reporting import group_kind
 from tests.unit.scheduler.test_snapshot import KEY, SETTINGS, fill
@@ -62,6 +64,22 @@ def test_a_dry_run_takes_in_no_backoff_longer_than_the_longest_and_nothing_about
     assert report is not None
     assert report.retry_left == 60.0
     assert a_key("gone") not in engine.state.records
+
+
+def test_gangs_with_unused_reservations_take_the_same_turns_in_a_dry_run() -> None:
+    world = a_world(2)
+    for name in "ab":
+        world.submit(Gang(a_key(name), created=world.now, expected=(Expected(shape_of(2), 1),)))
+        world.pass_time(1)
+    world.pass_time(300 + 300 + 300)
+    assert world.engine.setbacks(world.now).unused_reservations == (a_key("b"), a_key("a"))
+    engine = Engine(dry_run=True)
+    for gang in world.gangs.values():
+        engine.handle(GangSeen(replace(gang, notes=NO_NOTES)), world.now)
+    engine.handle(TookOver(), world.now)
+    engine.handle(world.engine.setbacks(world.now), world.now)
+    engine.run_cycle(world.now)
+    assert engine.state.queue.in_order(engine.state.share) == [a_key("b"), a_key("a")]
 
 
 def test_a_long_answer_to_a_bind_is_cut() -> None:

@@ -9,10 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.worlds.faults import KINDS
-from tests.worlds.plan import Action, make_plan
+from tests.worlds.determinism import deterministic
+from tests.worlds.faults import KINDS, FaultInjector
+from tests.worlds.loop import WorldLoop
+from tests.worlds.plan import Action, Plan, make_plan
+from tests.worlds.server import Request, prepare
 from tests.worlds.shrink import Case
-from tests.worlds.world import run_plan
+from tests.worlds.steady_state import PROPAGATION_TIME
+from tests.worlds.world import TICK, World, run_plan
 
 SEEDS = range(1, 25)
 
@@ -63,3 +67,27 @@ def test_an_action_without_effect_is_not_counted() -> None:
 def test_leaving_out_one_kind_of_fault_keeps_the_others() -> None:
     seed = next(seed for seed in range(1, 100) if run_plan(make_plan(seed)).occurred.get("too-many"))
     assert "too-many" not in run_plan(make_plan(seed), {"too-many"}).occurred
+
+
+def test_a_write_between_two_ticks_reaches_a_watch_within_the_propagation_time() -> None:
+    """The checks of the steady state rely on that for every write, also for one that is no action of the plan."""
+    prepare()
+    loop = WorldLoop(2)
+    arrived: list[float] = []
+    with deterministic(loop, 2):
+        world = World(Plan(2, (("node0", 2, True),), 0, 0, (), (), ()), loop, FaultInjector(2, KINDS))
+
+        async def watch() -> None:
+            path = "/api/v1/nodes"
+            stream = world.network.open_stream(world.server.answer(Request("GET", path, {"watch": "1"}, {}, b"")), path)
+            while await stream.read(None):
+                arrived.append(loop.now)
+
+        loop.start(loop.add("watcher"), watch())
+        written = 20 * TICK + 0.01
+        loop.call_at(written, world.nodes.set_gpus, "node0", 1)
+        world.run()
+        world.end()
+        world.server.close()
+    assert world.breach is None
+    assert [at for at in arrived if written < at < written + PROPAGATION_TIME]

@@ -223,14 +223,15 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
         drop_nomination(state, record)
         state.back_off(record, now, Setback.VICTIMS_REMAINED)
     ended = (facts.succeeded or facts.failed) and not (facts.started or facts.ready or facts.gated)
-    if record.notes.admitted_at is not None and (ended or now >= record.notes.admitted_at + config.reserve):
+    over = ended or facts.complete  # or it has been used
+    if record.notes.admitted_at is not None and (over or now >= record.notes.admitted_at + config.reserve):
         if record.reserved and record.key not in state.broken:
             state.budget.spend_in_advance(len(record.reserved))
             state.release_slots(record)
             state.changes |= Wake.FREED
         record.update_notes(admitted_at=None)
         facts.reserved = False
-        record.reservation_unused = not facts.started and not ended
+        record.reservation_unused, record.last_turn = not facts.started and not ended, now
         if record.reservation_unused and record.admitted_from is not None:
             bar_from_drains(state, record.admitted_from, unused=True)
     timeout = record.gang.timeout if record.gang is not None else None
@@ -244,7 +245,7 @@ def _expire(state: State, record: GangRecord, facts: GangFacts, now: float) -> N
         else:
             state.schedule_timer(due, record.key)
     if facts.started and not facts.missing:
-        record.timed_out, record.last_failure = False, None
+        record.timed_out, record.last_failure, record.reservation_unused = False, None, False
 
 
 def _drop_stale_decisions(state: State, record: GangRecord, facts: GangFacts) -> None:

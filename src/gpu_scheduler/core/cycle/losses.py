@@ -50,9 +50,12 @@ def adopt_losses(record: GangRecord) -> None:
 
 
 def replace_lost(state: State, lost: list[LostMember], pod: Pod) -> LostMember | None:
-    """Removes and returns the lost member that a pod replaces, if there is one: one whose charge it keeps first."""
+    """Removes and returns the lost member that a pod replaces, if there is one: one whose charge it keeps first.
+
+    A placeholder replaces none: its reservation may expire before a pod comes.
+    """
     found = [one for one in lost if one.shape is None or one.slot.role == pod.role]
-    if not found:
+    if not found or pod.uid not in state.pods:
         return None
     charge, record = charge_of(pod.shape), state.record_of(state.key_of(pod))
     first = next((one for one in found if kept_charge(state, record, one) == charge), found[-1])

@@ -11,10 +11,11 @@ from gpu_scheduler.core.state import State
 def find_setbacks(state: State, now: float) -> Setbacks:
     """The gangs whose start failed, the evictions that are refused, and the reservations that were not used."""
     records = state.records.values()
+    last = sorted((r for r in records if r.reservation_unused), key=lambda r: (r.last_turn, r.key))
     return Setbacks(
         tuple([_backoff_of(record) for record in records if record.not_before > now or record.bind_refused]),
         tuple(sorted(state.ledger.refused_deletes)),
-        tuple([record.key for record in records if record.reservation_unused]),
+        tuple([record.key for record in last]),
         tuple([where for where, unused in state.barred_from_drains.items() if unused]),
     )
 
@@ -37,9 +38,9 @@ def on_setbacks(state: State, event: Setbacks, now: float) -> None:
     for uid in event.refused_evictions:
         if uid in state.ledger.deletes and uid in state.pods:
             state.stop_counting_on_delete(state.pods[uid])
-    for key in event.unused_reservations:
+    for turn, key in enumerate(event.unused_reservations, 1):
         if key in state.records:
-            state.records[key].reservation_unused = True
+            state.records[key].reservation_unused, state.records[key].last_turn = True, float(turn)
             state.dirty[key] = None
     for where in event.one_reservation_each:
         bar_from_drains(state, where, unused=True)

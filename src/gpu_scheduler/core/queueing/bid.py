@@ -261,9 +261,10 @@ def queue_position(state: State, record: GangRecord, facts: GangFacts, bid: Bid)
         own = (record.preempts, record.gang.preemptible, record.notes.target_since is not None)
         signature = (queue, record.key.namespace, priority, bid.needed, needs, bid.topology, what, own)
     flow = Flow(record.key.namespace, podless)
+    last_turn = record.last_turn if has_unused_reservation(record, facts) else 0.0
     surplus = not bid.needed and not any(bid.role_needs.values())
     minimum = tuple(state.quota.charge_of_shapes(minimum_of(state, bid).shapes).items())
-    return QueuePosition(signature, priority, queue, record.gang.created, flow, minimum, surplus)
+    return QueuePosition(signature, priority, queue, record.gang.created, flow, last_turn, minimum, surplus)
 
 
 def effective_priority(record: GangRecord, facts: GangFacts) -> int:

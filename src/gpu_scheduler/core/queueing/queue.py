@@ -26,15 +26,22 @@ _ANY_FLOW = Flow("")
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
     """What decides the place of a gang in its queue. Gangs with one `signature` request the same, so a refusal of one
-    holds for all. `minimum` is what its queue is charged for its minimum; `surplus` means that it has its minimum."""
+    holds for all. `last_turn` is when slots were last reserved for a gang in vain, or 0. `minimum` is what its queue is
+    charged for its minimum; `surplus` means that it has its minimum."""
 
     signature: Hashable
     priority: int
     queue: str
     created: float
     flow: Flow = _ANY_FLOW
+    last_turn: float = 0.0
     minimum: tuple[tuple[str, int], ...] = ()
     surplus: bool = False
+
+    @property
+    def seniority(self) -> tuple[float, float]:
+        """The sort key among gangs of one priority and queue."""
+        return self.last_turn, self.created
 
 
 # -- the order of the gangs of one queue: the first rule that tells two apart decides, the smaller value goes first
@@ -42,8 +49,13 @@ class QueuePosition:
 OrderRule = Callable[[QueuePosition], float]
 
 
+def earliest_turn(position: QueuePosition) -> float:
+    """Gangs for which slots were reserved in vain come last; the one whose turn was longest ago first."""
+    return position.last_turn
+
+
 def minimum_first(position: QueuePosition) -> float:
-    """Gangs that need their minimum before gangs that want more."""
+    """Then gangs that need their minimum before gangs that want more."""
     return position.surplus
 
 
@@ -57,7 +69,7 @@ def oldest(position: QueuePosition) -> float:
     return position.created
 
 
-WAITING_ORDER: tuple[OrderRule, ...] = (minimum_first, highest_priority, oldest)
+WAITING_ORDER: tuple[OrderRule, ...] = (earliest_turn, minimum_first, highest_priority, oldest)
 
 Rank = tuple[tuple[float, ...], GangKey]
 
@@ -82,10 +94,10 @@ class Order(Protocol):
 
 @dataclass(slots=True)
 class EquivalenceClass:
-    """Gangs with one signature, oldest first. The class is parked while `refused` is set, otherwise it is ready;
+    """Gangs with one signature, by seniority. The class is parked while `refused` is set, otherwise it is ready;
     `wakes` are the changes that make it ready again. `in_line` means that it is ready and waits for its flow's turn."""
 
-    gangs: list[tuple[float, GangKey]] = field(default_factory=list)
+    gangs: list[tuple[tuple[float, float], GangKey]] = field(default_factory=list)
     refused: Unplaceable | None = None
     wakes: Wake = Wake.NOTHING
     last_refusal: Unplaceable | None = None
@@ -138,7 +150,7 @@ class GangQueue:
             equals = self._classes[position.signature] = EquivalenceClass()
         if old is None:
             self._positions[key] = position
-            insort(equals.gangs, (position.created, key))
+            insort(equals.gangs, (position.seniority, key))
         if position.signature == key or (equals.refused is None and equals.gangs[0][1] == key):
             self._make_ready(equals)
 
@@ -148,7 +160,7 @@ class GangQueue:
         if position is None:
             return
         equals = self._classes[position.signature]
-        index = bisect_left(equals.gangs, (position.created, key))
+        index = bisect_left(equals.gangs, (position.seniority, key))
         del equals.gangs[index]
         if not equals.gangs:
             del self._classes[position.signature]

@@ -62,9 +62,10 @@ class QueueOrder:
         self._shares: dict[str, float] = {}
 
     def first(self, heads: Heads) -> GangKey:
-        """The gang whose turn it is. Minimums come before members beyond them, whatever their queue."""
-        best = min(position.surplus for _, position in heads)
-        rivals = [head for head in heads if head[1].surplus == best]
+        """The gang whose turn it is. Minimums come before members beyond them, whatever their queue, and gangs for
+        which slots were reserved in vain come last."""
+        best = min((position.last_turn, position.surplus) for _, position in heads)
+        rivals = [head for head in heads if (head[1].last_turn, head[1].surplus) == best]
         if self._by_priority:
             top = max(position.priority for _, position in rivals)
             rivals = [head for head in rivals if head[1].priority == top]
