@@ -376,10 +376,10 @@ class Queue:
 
     name: str
     weight: int = 1
-    parent: str | None = None
-    priority: int = 0
     quota: Mapping[str, int] = field(default_factory=dict)
     limit: Mapping[str, int] = field(default_factory=dict)
+    parent: str | None = None
+    priority: int = 0
     borrowing: bool = True
     lending: bool = True
     reclaimable: bool = True

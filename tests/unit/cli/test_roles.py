@@ -78,9 +78,10 @@ def test_the_roles_allow_what_the_operator_needs_and_nothing_else(
     assert set(given) == set(operator_permissions(groups, SYSTEM, install=install))
 
 
-def test_the_webhook_only_reads_nodes() -> None:
+def test_the_webhook_only_reads_nodes_and_queues() -> None:
     given = set(allowed(read_rules("webhook-cluster")))
-    assert given == {Permission("", "nodes", "list"), Permission("", "nodes", "watch")}
+    queues = {Permission(group, "queues", "list") for group in ("gpu-scheduler.io", "scheduling.volcano.sh")}
+    assert given == {Permission("", "nodes", "list"), Permission("", "nodes", "watch"), *queues}
 
 
 def test_the_webhook_that_renews_its_certificate_has_access_by_name_only() -> None:

@@ -90,12 +90,13 @@ def test_gang_whose_pods_are_not_all_made_counts_them() -> None:
 
 
 def test_gang_whose_queue_is_used_up_names_queue_resource_and_amounts() -> None:
-    full = status(Phase.WAITING, Refusal(Reason.QUOTA, GPU, short_by=4))
+    full = status(Phase.WAITING, Refusal(Reason.QUOTA, GPU, short_by=4, queue="research"))
     assert say(full, gang(queue="research"), HOLDERS[:1], queue_used=28, queue_most=32) == (
         "queue research is short by 4 nvidia.com/gpu: it uses 28 of 32. team-a/train-7 holds 24. "
         "Starts when others of the queue end, or its limit is raised."
     )
-    assert say(full, queue_used=28, queue_most=32).startswith("queue default is short by 4 nvidia.com/gpu")
+    unnamed = status(Phase.WAITING, Refusal(Reason.QUOTA, GPU, short_by=4))
+    assert say(unnamed, queue_used=28, queue_most=32).startswith("queue default is short by 4 nvidia.com/gpu")
 
 
 def test_gang_in_a_queue_that_does_not_exist_names_it() -> None:
@@ -298,7 +299,7 @@ def test_role_that_is_short_lists_what_the_roles_ask_for() -> None:
 
 
 def test_queue_limit_below_the_request_says_that_it_never_fits() -> None:
-    told = status(Phase.WAITING, Refusal(Reason.OVER_QUOTA, GPU, short_by=8))
+    told = status(Phase.WAITING, Refusal(Reason.OVER_QUOTA, GPU, short_by=8, queue="research"))
     assert say(told, gang(queue="research"), queue_used=0, queue_most=8) == (
         "asks for 16 nvidia.com/gpu, and queue research may never use more than 8. Ask for less or raise its limit."
     )

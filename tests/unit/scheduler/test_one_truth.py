@@ -311,6 +311,27 @@ SCENARIOS: dict[str, Scenario] = {
         [*nodes(), QueueSeen(Queue("q", limit={GPU: 5})), *occupied(2, worker(1), "q")],
         queue="q",
     ),
+    "QuotaUsedUp: of a parent": refused(
+        worker(1),
+        [
+            *nodes(),
+            QueueSeen(Queue("company", limit={GPU: 5})),
+            *(QueueSeen(Queue(name, parent="company")) for name in ("q", "other")),
+            *occupied(2, worker(1), "other"),
+        ],
+        queue="q",
+    ),
+    "InnerQueue": refused(
+        worker(1), [*nodes(), QueueSeen(Queue("q")), QueueSeen(Queue("child", parent="q"))], queue="q"
+    ),
+    "QuotaKept": refused(
+        worker(1),
+        [*nodes(), QueueSeen(Queue("q")), QueueSeen(Queue("keeper", quota={GPU: 30}, lending=False))],
+        queue="q",
+    ),
+    "NotPreemptible": refused(
+        worker(1), [*nodes(), QueueSeen(Queue("q", quota={GPU: 2}))], queue="q", preemptible=False
+    ),
     "OverQuota": refused(worker(2), [*nodes(), QueueSeen(Queue("q", limit={GPU: 5}))], queue="q"),
     "NoQueue": refused(worker(1), [*nodes(), QueueSeen(Queue("research"))], queue="reserach"),
     "QueueClosed": refused(worker(1), [*nodes(), QueueSeen(Queue("q", open=False))], queue="q"),

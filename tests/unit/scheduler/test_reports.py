@@ -421,11 +421,11 @@ def test_the_message_of_a_replacement_does_not_say_that_nothing_is_free_while_it
 
 def test_the_message_of_an_owner_within_its_quota_names_the_queue_that_borrows_its_gpus_and_why_it_keeps_them() -> None:
     world = World()
-    for name in ("a", "b"):
-        world.engine.handle(QueueSeen(Queue(name, quota={GPU: 8})), 0.0)
+    world.engine.handle(QueueSeen(Queue("a", quota={GPU: 8})), 0.0)
+    world.engine.handle(QueueSeen(Queue("b", quota={GPU: 8}, reclaimable=False)), 0.0)
     world.run("borrower", 16, worker(), queue="b", priority=5)
     text = world.say(world.submit("owner", 4, worker(), queue="a"))
-    assert "Queue a is within its quota, but queue b borrows 8 and keeps it: its gangs have a higher priority." in text
+    assert "Queue a is within its quota, but queue b borrows 8 and keeps it: it is set to reclaimable: false." in text
 
 
 def test_a_queue_that_does_not_exist_suggests_the_closest_one() -> None:

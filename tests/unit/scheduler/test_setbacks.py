@@ -79,7 +79,7 @@ def test_gangs_with_unused_reservations_take_the_same_turns_in_a_dry_run() -> No
     engine.handle(TookOver(), world.now)
     engine.handle(world.engine.setbacks(world.now), world.now)
     engine.run_cycle(world.now)
-    assert engine.state.queue.in_order(engine.state.share) == [a_key("b"), a_key("a")]
+    assert engine.state.queue.in_order(engine.state.queue_order) == [a_key("b"), a_key("a")]
 
 
 def test_a_long_answer_to_a_bind_is_cut() -> None:

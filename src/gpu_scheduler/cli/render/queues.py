@@ -1,7 +1,8 @@
-"""The table of queues: quota, use, and running and waiting gangs."""
+"""The tree of queues: quota, use, what is borrowed and lent, and running and waiting gangs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from gpu_scheduler.base.text import format_number
 from gpu_scheduler.cli.render.gangs import WAITING_PHASES
-from gpu_scheduler.cli.render.text import TableColumn, cut, draw_table
+from gpu_scheduler.cli.render.text import Row, TableColumn, cut, draw_table, fold
 from gpu_scheduler.core.cycle.inventory import QueueReport
 from gpu_scheduler.core.engine import Engine
 from gpu_scheduler.core.lifecycle import Phase
@@ -32,15 +33,24 @@ class ResourceLine:
     limit: int | None
     total: int
     gpu: bool
+    borrowed: int = 0
+    lent: int = 0
+    reclaimable: int = 0
 
     def draw(self, amount: int) -> str:
         """An amount of this resource as text."""
         return f"{amount / MILLI:g}" if self.gpu else format_number(self.resource, amount).removesuffix(" of")
 
+    def as_json(self) -> dict[str, Any]:
+        """The line as JSON; amounts in the units of requests."""
+        names = ("used", "quota", "limit", "total", "borrowed", "lent", "reclaimable")
+        return {name: _units(self, getattr(self, name)) for name in names}
+
 
 @dataclass(frozen=True)
 class QueueLine:
-    """One queue. `share` is its dominant share of the cluster, before the weight."""
+    """One queue with everything below it. `level` is 0 at the top, `share` its dominant share of the cluster before the
+    weight, and `problem` says why it is not below the parent that it names."""
 
     name: str
     weight: int
@@ -50,21 +60,29 @@ class QueueLine:
     running: int
     waiting: int
     resources: tuple[ResourceLine, ...]
+    level: int = 0
+    parent: str | None = None
+    problem: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The line as JSON; amounts in the units of requests."""
-        resources = {
-            line.resource: {
-                "used": _units(line, line.used),
-                "quota": _units(line, line.quota),
-                "limit": _units(line, line.limit),
-                "total": _units(line, line.total),
-            }
-            for line in self.resources
+        own = ("level", "weight", "open", "borrowing", "running", "waiting", "problem")
+        return {
+            "name": show_queue(self.name),
+            "parent": None if self.parent is None else show_queue(self.parent),
+            **{key: getattr(self, key) for key in own},
+            "share": round(self.share, 4),
+            "resources": {line.resource: line.as_json() for line in self.resources},
         }
-        own = ("name", "weight", "open", "borrowing", "running", "waiting")
-        found = {key: getattr(self, key) for key in own} | {"name": self.name or DEFAULT_QUEUE_NAME}
-        return {**found, "share": round(self.share, 4), "resources": resources}
+
+    def count_gpus(self, what: str) -> str:
+        """An amount of all GPU resources together as text."""
+        return f"{sum(getattr(line, what) or 0 for line in self.resources if line.gpu) / MILLI:g}"
+
+
+def show_queue(name: str) -> str:
+    """The name of a queue as users write it."""
+    return name or DEFAULT_QUEUE_NAME
 
 
 def _units(line: ResourceLine, amount: int | None) -> int | float | None:
@@ -74,66 +92,107 @@ def _units(line: ResourceLine, amount: int | None) -> int | float | None:
 
 
 def list_queues(engine: Engine, system: str = "") -> list[QueueLine]:
-    """Every queue with its use and the number of gangs in it; the default queue only when a gang is in it.
+    """Every queue with its use and the number of gangs in it, each below its parent; the default queue only when a gang
+    is in it.
 
     Pods of the namespace `system` are the scheduler's own and are not counted.
     """
     shown = [(report, report.queue) for report in engine.queues(hidden=system) if _is_shown(report)]
-    return [_line_of(engine, report, queue) for report, queue in shown if queue is not None]
+    names = {report.name for report, queue in shown if queue not in (None, DEFAULT_QUEUE)}
+    return [_line_of(engine, report, queue, names) for report, queue in shown if queue is not None]
 
 
 def _is_shown(report: QueueReport) -> bool:
     return bool(report.name) or report.queue is not DEFAULT_QUEUE or any(report.phases.values())
 
 
-def _line_of(engine: Engine, report: QueueReport, queue: Queue) -> QueueLine:
-    totals, used, gpu_resources = engine.totals(), report.used, engine.gpu_resources
+def _line_of(engine: Engine, report: QueueReport, queue: Queue, names: Collection[str]) -> QueueLine:
+    resources = _resources_of(engine, report, queue)
+    return QueueLine(
+        queue.name,
+        queue.weight,
+        queue.open,
+        queue.borrowing,
+        max((line.used / line.total for line in resources if line.total), default=0.0),
+        sum(report.phases.get(phase, 0) for phase in _BUSY),
+        sum(report.phases.get(phase, 0) for phase in WAITING_PHASES),
+        resources,
+        report.level,
+        queue.parent,
+        _find_problem(report, queue, names),
+    )
+
+
+def _resources_of(engine: Engine, report: QueueReport, queue: Queue) -> tuple[ResourceLine, ...]:
+    totals, gpu_resources = engine.totals(), engine.gpu_resources
     gpus = [name for name in gpu_resources if totals.get(name)]
     resources = []
-    share = 0.0
-    for name in dict.fromkeys((*gpus, *queue.quota, *queue.limit, *used)):
+    for name in dict.fromkeys((*gpus, *queue.quota, *queue.limit, *report.used)):
         gpu = name in gpu_resources
         scale = MILLI if gpu else 1
-        total, amount = totals.get(name, 0) * scale, used.get(name, 0)
-        share = max(share, amount / total) if total else share
         quota, limit = (None if ask is None else ask * scale for ask in (queue.quota.get(name), queue.limit.get(name)))
-        resources.append(ResourceLine(name, amount, quota, limit, total, gpu))
-    running = sum(report.phases.get(phase, 0) for phase in _BUSY)
-    waiting = sum(report.phases.get(phase, 0) for phase in WAITING_PHASES)
-    return QueueLine(queue.name, queue.weight, queue.open, queue.borrowing, share, running, waiting, tuple(resources))
+        loans = (amounts.get(name, 0) for amounts in (report.borrowed, report.lent, report.reclaimable))
+        used, total = report.used.get(name, 0), totals.get(name, 0) * scale
+        resources.append(ResourceLine(name, used, quota, limit, total, gpu, *loans))
+    return tuple(resources)
+
+
+def _find_problem(report: QueueReport, queue: Queue, names: Collection[str]) -> str:
+    """Why a queue that names a parent is at the top; "" if it is below its parent or names none."""
+    if queue.parent is None or report.level:
+        return ""
+    if queue.parent not in names:
+        return f"parent {show_queue(queue.parent)} does not exist, so this is a top-level queue"
+    return f"parent {show_queue(queue.parent)} is itself below this queue"
 
 
 _COLUMNS = (
-    TableColumn("QUEUE", least=8),
-    TableColumn("WEIGHT", drop=3, right=True),
-    TableColumn("SHARE", drop=2, right=True),
-    TableColumn("RUNNING", right=True),
-    TableColumn("WAITING", right=True),
-    TableColumn("STATE", drop=1),
+    TableColumn("QUEUE", least=24),
+    TableColumn("WEIGHT", drop=5, right=True),
+    TableColumn("QUOTA", right=True),
+    TableColumn("USED", right=True),
+    TableColumn("BORROWED", drop=1, right=True),
+    TableColumn("LENT", drop=3, right=True),
+    TableColumn("RECLAIM", drop=4, right=True),
+    TableColumn("RUN", right=True),
+    TableColumn("WAIT", right=True),
+    TableColumn("STATE", drop=2),
 )
+_INDENT = "  "
 
 
 def draw_queues(lines: list[QueueLine], width: int | None, *, wide: bool = False) -> list[Text]:
-    """The table, with a bar below each queue for every GPU resource and every resource with a quota or limit."""
+    """The tree as a table, with a bar below each queue for every GPU resource and every resource with a quota or limit.
+
+    The columns count GPUs; what is borrowed of other resources is written beside their bars.
+    """
     lines = [line for line in lines if wide or line.name != ROOT or line.running or line.waiting]
     if not lines:
         return [Text("No queues and no gangs.")]
-    rows = []
-    for line in lines:
-        state = Text("open", "green") if line.open else Text("closed", "red")
-        numbers = (f"{line.share:.0%}", str(line.running), str(line.waiting))
-        rows.append((Text(line.name or DEFAULT_QUEUE_NAME, "bold"), str(line.weight), *numbers, state))
-    head, *body = draw_table(_COLUMNS, rows, width)
+    head, *body = draw_table(_COLUMNS, [_row_of(line) for line in lines], width)
     drawn = [head]
     for line, row in zip(lines, body, strict=True):
         drawn.append(row)
+        indent = _INDENT * (line.level + 1)
+        if line.problem:
+            drawn += [Text(text.plain, "red") for text in fold(line.problem, width, indent)]
         shown = [r for r in line.resources if wide or r.gpu or r.quota is not None or r.limit is not None]
         label = max((len(resource.resource) for resource in shown), default=0)
-        drawn += [cut(_draw_resource(resource, label, width), width) for resource in shown]
+        in_columns = [r for r in shown if r.gpu] if sum(r.gpu for r in shown) == 1 else []
+        for resource in shown:
+            loans = resource not in in_columns
+            drawn.append(cut(_draw_resource(resource, f"{indent}{resource.resource:<{label}}", width, loans), width))
     return drawn
 
 
-def _draw_resource(line: ResourceLine, label: int, width: int | None) -> Text:
+def _row_of(line: QueueLine) -> Row:
+    name = Text(_INDENT * line.level).append(show_queue(line.name), "bold")
+    amounts = [line.count_gpus(what) for what in ("quota", "used", "borrowed", "lent", "reclaimable")]
+    state = Text("open", "green") if line.open else Text("closed", "red")
+    return (name, str(line.weight), *amounts, str(line.running), str(line.waiting), state)
+
+
+def _draw_resource(line: ResourceLine, label: str, width: int | None, loans: bool) -> Text:
     """One bar up to the limit, else to the total of the cluster or the quota, with a mark at the quota."""
     whole = f" of {line.draw(line.total)}" if line.quota is None and line.limit is None else ""
     parts = [f"{line.draw(line.used)}{whole} used"]
@@ -141,9 +200,13 @@ def _draw_resource(line: ResourceLine, label: int, width: int | None) -> Text:
         parts.append(f"quota {line.draw(line.quota)}")
     if line.limit is not None:
         parts.append(f"limit {line.draw(line.limit)}")
+    if loans and line.borrowed:
+        parts.append(f"{line.draw(line.borrowed)} borrowed")
+    if loans and line.lent:
+        parts.append(f"{line.draw(line.lent)} lent")
     text = ", ".join(parts)
-    size = BAR if width is None else min(BAR, width - len(text) - label - 6)
-    drawn = Text(f"  {line.resource:<{label}}  ")
+    size = BAR if width is None else min(BAR, width - len(text) - len(label) - 4)
+    drawn = Text(f"{label}  ")
     if size >= 6:
         drawn.append_text(draw_bar(line, size)).append("  ")
     return drawn.append(text)

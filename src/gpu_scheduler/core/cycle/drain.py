@@ -190,8 +190,8 @@ def check_admission(state: State, record: GangRecord) -> None:
         return
     facts = state.facts_of(record)
     if facts.ready or facts.started:
-        if state.barred_from_drains.pop(record.admitted_from, False):
-            state.changes |= Wake.FREED  # for groups that waited for a reservation to end
+        if state.barred_from_drains.pop(record.admitted_from, None) is not None:
+            state.changes |= Wake.FREED  # for groups that waited for a reservation to end, or may evict again
     elif record.gang is None:
         bar_from_drains(state, record.admitted_from, unused=True)
     else:

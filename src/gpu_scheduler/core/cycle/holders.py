@@ -64,7 +64,7 @@ def scarce_resource(state: State, record: GangRecord, refused: Unplaceable | Non
             return refusal.subject, None
     for refusal in refusals:
         if refusal.reason is Reason.QUOTA:
-            return refusal.subject, state.queue_of(record)
+            return refusal.subject, refusal.queue
     return None
 
 
@@ -80,7 +80,7 @@ def holders_of(state: State, record: GangRecord, scarce: Scarce) -> list[Holder]
         if not held or pod.uid in record.members or pod.uid in record.reserved:
             continue
         gang = kept.get(pod.uid) or _gang_of(state, usage)
-        if queue is not None and (gang is None or state.queue_of(state.records[gang]) != queue):
+        if queue is not None and (gang is None or queue not in state.quota.path(state.queue_of(state.records[gang]))):
             continue
         holder = Holder.of(pod, gang, held)
         if pod.shape.device_map and resource == pod.shape.gpu_resource and queue is None:

@@ -6,8 +6,8 @@ What only a dry run has decided is left out: it has not happened.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gpu_scheduler.core.cluster.cluster import Usage
@@ -183,29 +183,111 @@ def quarantines(state: State) -> list[Quarantined]:
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """A queue, what it uses, GPUs in milli, and how many gangs of it are in each phase."""
+    """A queue with everything below it: what it uses, GPUs in milli, and how many gangs are in each phase.
+
+    `level` is 0 at the top. `borrowed` is the use above the quota, and `reclaimable` what other queues could reclaim of
+    it. `lent` is the unused quota that other queues use.
+    """
 
     name: str
     queue: Queue | None
     used: Mapping[str, int]
     phases: Mapping[Phase, int]
+    level: int = 0
+    borrowed: Mapping[str, int] = field(default_factory=dict)
+    lent: Mapping[str, int] = field(default_factory=dict)
+    reclaimable: Mapping[str, int] = field(default_factory=dict)
 
 
 def queue_reports(state: State, reporter: Reporter, hidden: str = "") -> list[QueueReport]:
-    """Every queue that exists or that a gang names. Gangs of the namespace `hidden` are not counted."""
-    phases: dict[str, Counter[Phase]] = {}
-    used: dict[str, dict[str, int]] = {}
+    """Every queue that exists or that a gang names, each below its parent. Gangs of the namespace `hidden` are not
+    counted."""
+    quota = state.quota
+    phases: dict[str, Counter[Phase]] = {name: Counter() for name in quota.queues}
+    unreal: dict[str, Counter[str]] = {}
     for record in state.records.values():
-        name = state.queue_of(record)
-        counts = phases.setdefault(name, Counter())
-        charged = used.setdefault(name, dict(state.quota.used(name)))
-        if record.key.namespace != hidden:
-            counts[reporter.phase_of(record)] += 1
+        path = quota.path(state.queue_of(record))
+        phase = reporter.phase_of(record) if record.key.namespace != hidden else None
+        for name in path:
+            counts = phases.setdefault(name, Counter())
+            counts.update(() if phase is None else (phase,))
         for uid in _on_paper(state, record) if reporter.dry_run else ():
-            for resource, amount in charge_of(state.cluster.usage[uid].pod.shape):
-                charged[resource] = charged.get(resource, 0) - amount
-    names = sorted({*state.quota.queues, *phases})
-    return [QueueReport(n, state.quota.queue(n), used.get(n, {}), phases.get(n, Counter())) for n in names]
+            for name in path:
+                unreal.setdefault(name, Counter()).update(dict(charge_of(state.cluster.usage[uid].pod.shape)))
+    nothing: Counter[str] = Counter()
+    used = {name: {r: n - unreal.get(name, nothing)[r] for r, n in quota.used(name).items()} for name in phases}
+    loans = _Loans(state, used)
+    return [
+        QueueReport(
+            name,
+            quota.queue(name),
+            used[name],
+            phases[name],
+            level,
+            loans.amounts(name, loans.borrowed),
+            loans.amounts(name, loans.lent),
+            loans.amounts(name, loans.reclaimable),
+        )
+        for name, level in loans.in_order()
+    ]
+
+
+class _Loans:
+    """The tree of queues: what each one borrows and lends, given what it uses."""
+
+    def __init__(self, state: State, used: Mapping[str, Mapping[str, int]]) -> None:
+        self._quota, self._used = state.quota, used
+        self._parents = {name: self._parent_of(name) for name in used}
+        self._children: dict[str | None, list[str]] = {}
+        self._sums: dict[tuple[str | None, str], int] = {}
+        for name in sorted(used):
+            self._children.setdefault(self._parents[name], []).append(name)
+
+    def _parent_of(self, name: str) -> str | None:
+        """The parent of a queue; None at the top, where a missing parent and a cycle leave it."""
+        queue, path = self._quota.queue(name), self._quota.path(name)
+        top = self._quota.queue(path[-1])
+        in_cycle = top is not None and top.parent == name
+        return queue.parent if queue is not None and len(path) > 1 and not in_cycle else None
+
+    def in_order(self, parent: str | None = None, level: int = 0) -> Iterator[tuple[str, int]]:
+        """Every queue with its level, parents before their children."""
+        for name in self._children.get(parent, ()):
+            yield name, level
+            yield from self.in_order(name, level + 1)
+
+    def amounts(self, name: str, count: Callable[[str, str], int]) -> dict[str, int]:
+        """An amount of every resource that a queue uses or has a quota of, without those that are 0."""
+        queue = self._quota.queue(name)
+        resources = dict.fromkeys((*(queue.quota if queue is not None else ()), *self._used[name]))
+        return {resource: amount for resource in resources if (amount := count(name, resource))}
+
+    def borrowed(self, name: str, resource: str) -> int:
+        """What a queue uses above its quota."""
+        return max(0, self._used[name].get(resource, 0) - self._quota.quota_of(name, resource))
+
+    def lent(self, name: str, resource: str) -> int:
+        """What siblings borrow of the unused quota of a queue, and others of that of its parent."""
+        queue, parent = self._quota.queue(name), self._parents[name]
+        unused = self._quota.quota_of(name, resource) - self._used[name].get(resource, 0)
+        if queue is None or not queue.lending or unused <= 0:
+            return 0
+        above = self.lent(parent, resource) if parent is not None else 0
+        return min(unused, self._borrowed_below(parent, resource) + above)
+
+    def _borrowed_below(self, parent: str | None, resource: str) -> int:
+        """What the children of a queue borrow together."""
+        if (parent, resource) not in self._sums:
+            self._sums[parent, resource] = sum(self.borrowed(name, resource) for name in self._children[parent])
+        return self._sums[parent, resource]
+
+    def reclaimable(self, name: str, resource: str) -> int:
+        """What others could reclaim of what a queue borrows: of a queue with children, what they borrow."""
+        queue, borrowed = self._quota.queue(name), self.borrowed(name, resource)
+        if not borrowed or (queue is not None and not queue.reclaimable):
+            return 0
+        children = self._children.get(name)
+        return min(borrowed, sum(self.reclaimable(child, resource) for child in children)) if children else borrowed
 
 
 def _on_paper(state: State, record: GangRecord) -> Iterator[str]:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 from gpu_scheduler.core.cycle.drain import may_evict
 from gpu_scheduler.core.cycle.plan import CyclePlan
-from gpu_scheduler.core.cycle.preemption import find_victims
+from gpu_scheduler.core.cycle.preemption import find_victims, leaving_pods
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.placement.place import place_gang
@@ -71,10 +71,10 @@ def reserve_nominated(state: State, record: GangRecord, facts: GangFacts, now: f
 
 
 def _waits_for_victims(state: State, refusal: Refusal) -> bool:
-    """Whether pods of the full queue are being evicted."""
+    """Whether pods of the full queue are ending."""
     quota = state.quota
     return refusal.reason in FULL_QUEUE and any(
-        refusal.queue in quota.path(quota.queue_of_pod(uid)) for uid in state.ledger.deletes
+        refusal.queue in quota.path(quota.queue_of_pod(uid)) for uid in leaving_pods(state)
     )
 
 

@@ -64,7 +64,7 @@ def find_victims(
     victims = list(find_candidates(state, record, now))
     if not victims:
         return None
-    leaving = _leaving(state)
+    leaving = leaving_pods(state)
     short = {limit.subject} if limit is not None else short_resources(state.cluster, bid)
     wanted = state.quota.charge_of_shapes(bid.shapes)
     only_quota = record.gang is not None and not record.gang.preemptible
@@ -239,7 +239,7 @@ class _VictimTrial:
 def refused_evictions(state: State, bid: Bid) -> Refusal | None:
     """The refused evictions on the nodes where the bid would be placed without those pods."""
     refused = state.ledger.refused_deletes
-    placement = _place_without(state, bid, _leaving(state) | refused) if refused else None
+    placement = _place_without(state, bid, leaving_pods(state) | refused) if refused else None
     return refused_on(state, {slot.node for _, slot in placement or ()})
 
 
@@ -249,7 +249,7 @@ def refused_on(state: State, nodes: set[str]) -> Refusal | None:
     return Refusal(Reason.EVICTION_REFUSED, short_by=stay) if stay else None
 
 
-def _leaving(state: State) -> set[str]:
+def leaving_pods(state: State) -> set[str]:
     """Pods that are being deleted already."""
     return {uid for uid, pod in state.pods.items() if pod.live and pod.deleting} | state.ledger.deleting
 
