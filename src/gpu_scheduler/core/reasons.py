@@ -223,6 +223,10 @@ class Reason(Enum):
     EVICTION_REFUSED = ReasonRow("EvictionRefused", Wake.FREED, "the eviction of victims is refused")
 
 
+FULL_QUEUE = (Reason.QUOTA, Reason.NOT_PREEMPTIBLE, Reason.KEPT_QUOTA)
+"""Refusals of a queue that the end of other gangs can cure, whatever the nodes offer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A reason with its subject, on how many nodes it holds (0: it is about the whole gang), and the shortfall; a limit

@@ -18,7 +18,7 @@ from gpu_scheduler.core.queueing.budget import CycleBudget
 from gpu_scheduler.core.queueing.queue import GangQueue
 from gpu_scheduler.core.queueing.quota import QuotaTracker
 from gpu_scheduler.core.queueing.sharing import QueueOrder
-from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
+from gpu_scheduler.core.reasons import Refusal, Unplaceable, Wake
 
 LONE_POD = "pod"
 """The dialect of a pod that belongs to no gang: it is a gang of one."""
@@ -259,9 +259,7 @@ class State:
             return refusal
         path = quota.path(name)
         if record.gang is not None and not record.gang.preemptible and not quota.within_quota(path, wanted):
-            over = [r for r in wanted if any(quota.borrowed(queue, r, wanted[r]) > 0 for queue in path)]
-            counted = [r for r in over if r in quota.quota_resources]
-            return Refusal(Reason.NOT_PREEMPTIBLE, next(iter(counted or over), ""), queue=name)
+            return quota.refuse_beyond_quota(path, wanted)
         return quota.refuse_kept(name, wanted, self.totals()) if quota.keeps_quota else None
 
     def schedule_timer(self, when: float, key: GangKey) -> None:

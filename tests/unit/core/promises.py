@@ -23,6 +23,7 @@ from gpu_scheduler.core.events import (
 )
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import MILLI, GangKey, OnMemberLost, Pod, PodPhase, Shape
+from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.reasons import Wake
 from tests.unit.core.world import GPU, World
 
@@ -175,7 +176,7 @@ class Promises:
         best = max((self._priority(key) for key in nominated), default=None)
         used: Counter[str] = Counter()
         for holder in before.values():
-            used[self._queue(holder.pod)] += holder.pod.shape.gpus * MILLI + holder.pod.shape.gpu_milli
+            used[self._queue(holder.pod)] += dict(charge_of(holder.pod.shape)).get(GPU, 0)
         evicted = {delete.uid for delete in deletes}
         for delete in deletes:
             pod = world.seen_pods[delete.uid]
@@ -192,7 +193,8 @@ class Promises:
                 else:
                     name = self._queue(pod)
                     quota = world.queues[name].quota.get(GPU, 0) if name in world.queues else 0
-                    assert used[name] > quota * MILLI, "reclaimed from a queue within its quota"
+                    protected = dict(charge_of(pod.shape)).get(GPU, 0) and used[name] <= quota * MILLI
+                    assert not protected, "reclaimed from a queue within its quota"
 
     def _keeps_minimum(self, key: GangKey | None, evicted: set[str]) -> bool:
         """Whether a gang loses only members beyond its minimum."""
@@ -206,7 +208,8 @@ class Promises:
         gang = self.world.seen_gangs.get(key)
         if gang is not None and gang.priority is not None:
             return gang.priority
-        return max(pod.priority for pod in self.world.seen_pods.values() if key in (pod.gang, (*key[:2], pod.uid)))
+        own = (pod for pod in self.world.seen_pods.values() if key in (pod.gang, (*key[:2], pod.uid)))
+        return max((pod.priority for pod in own), default=0)
 
     def _queue(self, pod: Pod) -> str:
         gang = self.world.seen_gangs.get(pod.gang) if pod.gang is not None else None

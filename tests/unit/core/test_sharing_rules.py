@@ -10,7 +10,7 @@ from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import AcrossQueues, Expected, Gang, GangKey, PodPhase, Queue, Role
 from gpu_scheduler.core.reasons import Reason
 from gpu_scheduler.core.state import Config
-from tests.unit.core.world import GPU, World, a_key, a_world, members, shape_of
+from tests.unit.core.world import GPU, World, a_key, a_node, a_world, members, shape_of
 
 
 def bound(world: World, *keys: GangKey) -> list[int]:
@@ -118,6 +118,15 @@ def test_use_beyond_the_quota_of_another_resource_does_not_keep_a_queue_from_its
     guest = start(world, "guest", 4, "guest")
     owner = start(world, "owner", 2, "owner")
     assert bound(world, guest, owner) == [0, 2]
+
+
+def test_quota_of_gpus_protects_from_gangs_that_lack_another_resource() -> None:
+    world = World(None, a_node("n0", 4, cpu=4000))
+    put(world, "a", 4)
+    put(world, "b")
+    within = start(world, "within", 4, "a")
+    idle = start(world, "idle", 1, "b", gpus=0)
+    assert bound(world, within, idle) == [4, 0]
 
 
 def test_queue_within_its_quota_loses_nothing() -> None:

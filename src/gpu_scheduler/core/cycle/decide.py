@@ -21,13 +21,7 @@ from gpu_scheduler.core.cycle.drain import (
 )
 from gpu_scheduler.core.cycle.let_in import may_be_let_in, place_beside_owner
 from gpu_scheduler.core.cycle.losses import charge_losses, replace_lost
-from gpu_scheduler.core.cycle.nomination import (
-    FULL_QUEUE,
-    check_inherited,
-    drop_nomination,
-    nominate,
-    reserve_nominated,
-)
+from gpu_scheduler.core.cycle.nomination import check_inherited, drop_nomination, nominate, reserve_nominated
 from gpu_scheduler.core.cycle.observe import end_quarantines, standby_cycle
 from gpu_scheduler.core.cycle.obstacles import own_obstacle
 from gpu_scheduler.core.cycle.plan import CyclePlan, report_changes
@@ -50,7 +44,7 @@ from gpu_scheduler.core.queueing.bid import (
 )
 from gpu_scheduler.core.queueing.budget import Rotation
 from gpu_scheduler.core.queueing.fairness import YIELDS_TURN, next_turn, yields_turn
-from gpu_scheduler.core.reasons import Refusal, Unplaceable, Wake
+from gpu_scheduler.core.reasons import FULL_QUEUE, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
 PlaceMembers = Callable[[State, GangRecord, float, CyclePlan], None]

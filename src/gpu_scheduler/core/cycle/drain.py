@@ -16,7 +16,7 @@ from gpu_scheduler.core.placement.place import could_place, place_gang
 from gpu_scheduler.core.placement.placeholders import with_shape
 from gpu_scheduler.core.placement.scoring import least_used
 from gpu_scheduler.core.queueing.bid import check_quota, has_unused_reservation, make_bid, takes_precedence
-from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
+from gpu_scheduler.core.reasons import FULL_QUEUE, Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
 
 _MAX_BARRED = 4096
@@ -109,7 +109,7 @@ def _is_blocked(state: State, record: GangRecord, now: float) -> bool:
 def _waits_for_nodes(state: State, record: GangRecord) -> bool:
     """Whether a gang waits for nodes (not for quota) to start (not to grow), and may get a target for that."""
     refused = state.queue.refusal(record.key)
-    if refused is None or any(refusal.reason is Reason.QUOTA for refusal in refused.refusals):
+    if refused is None or any(refusal.reason in FULL_QUEUE for refusal in refused.refusals):
         return False
     if record.unfit_version is not None and record.unfit_version == _version_of_target(state, record):
         return False

@@ -15,7 +15,7 @@ from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.report import Reporter
 from gpu_scheduler.core.events import DeleteCause, Quarantined
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
-from gpu_scheduler.core.model import GangKey, Node, Pod, PodPhase, Queue
+from gpu_scheduler.core.model import MILLI, GangKey, Node, Pod, PodPhase, Queue
 from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.state import State
 
@@ -295,6 +295,26 @@ def _on_paper(state: State, record: GangRecord) -> Iterator[str]:
     yield from (uid for uid in record.members if state.ledger.committed.get(uid) is False)
     if not _keeps_slots(state, record):
         yield from record.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionReport:
+    """What the eviction of a pod costs: the queue that it is charged to, and the work that is lost."""
+
+    queue: str
+    gpu_seconds: float
+
+
+def report_eviction(state: State, uid: str, now: float) -> EvictionReport:
+    """The cost of an eviction: GPU-seconds since the start of the pod, or since the last checkpoint of its gang."""
+    pod, queue = state.pods.get(uid), state.quota.queue_of_pod(uid)
+    if pod is None or pod.started is None:
+        return EvictionReport(queue, 0.0)
+    record = state.records.get(state.key_of(pod))
+    saved = record.gang.checkpointed_at if record is not None and record.gang is not None else None
+    since = max(pod.started, saved) if saved is not None else pod.started
+    gpus = dict(charge_of(pod.shape)).get(pod.shape.gpu_resource, 0) / MILLI
+    return EvictionReport(queue, gpus * max(0.0, now - since))
 
 
 def pod_differences(state: State, versions: Mapping[str, tuple[str, str]]) -> Iterator[str]:

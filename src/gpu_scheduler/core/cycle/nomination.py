@@ -11,11 +11,8 @@ from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
 from gpu_scheduler.core.placement.domains import Bid
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.queueing.bid import make_bid, nominated_placeholders
-from gpu_scheduler.core.reasons import Reason, Refusal, Unplaceable, Wake
+from gpu_scheduler.core.reasons import FULL_QUEUE, Reason, Refusal, Unplaceable, Wake
 from gpu_scheduler.core.state import State
-
-FULL_QUEUE = (Reason.QUOTA, Reason.NOT_PREEMPTIBLE)
-"""Refusals of a queue that the end of other gangs in it can cure."""
 
 
 def nominate(
@@ -71,10 +68,10 @@ def reserve_nominated(state: State, record: GangRecord, facts: GangFacts, now: f
 
 
 def _waits_for_victims(state: State, refusal: Refusal) -> bool:
-    """Whether pods of the full queue are ending."""
-    quota = state.quota
+    """Whether pods are ending that the full queue is charged for, or that use what other queues keep."""
+    quota, anywhere = state.quota, refusal.reason is Reason.KEPT_QUOTA
     return refusal.reason in FULL_QUEUE and any(
-        refusal.queue in quota.path(quota.queue_of_pod(uid)) for uid in leaving_pods(state)
+        anywhere or refusal.queue in quota.path(quota.queue_of_pod(uid)) for uid in leaving_pods(state)
     )
 
 

@@ -96,10 +96,21 @@ class _Search:
                     return found
             for chosen in self._sets(known) if len(known) > 1 else ():
                 if (eviction := self._minimize(chosen)) is not None:
-                    return eviction
+                    return self._prefer_surplus(eviction)
                 if self._state.work > self._end:
                     return None
         return None
+
+    def _prefer_surplus(self, eviction: Eviction) -> Eviction:
+        """Takes the surplus of a gang in its place, if that suffices beside the other victims."""
+        for victim in eviction.victims if len(eviction.victims) <= _THOROUGHLY else ():
+            surplus = [one for one in self._victims if one.record is victim.record and not one.whole]
+            if victim.whole and surplus:
+                others = [one for one in eviction.victims if one is not victim and one not in surplus]
+                found = self._minimize([*surplus, *others])
+                if found is not None:
+                    return self._prefer_surplus(found)
+        return eviction
 
     def _is_hopeless(self, victims: Sequence[Victim]) -> bool:
         """Whether all of these few victims together do not suffice, although the rules allow to take them all."""
@@ -108,18 +119,16 @@ class _Search:
         return self._prove(victims) is None
 
     def _sets(self, victims: Sequence[Victim]) -> Iterator[list[Victim]]:
-        """Sets that the rules allow: the cheapest victims, more and more of them; those of the own queue first; those
-        on the same nodes; of few victims all combinations."""
+        """Sets that the rules allow: the cheapest victims, more and more of them; those of the nearest queues first;
+        those on the same nodes; of few victims all combinations."""
         for count in _doubling(len(victims)):
             yield (legal := self._legal(victims[:count]))
         if len(legal) == len(victims):
             return
-        own = [victim for victim in victims if not victim.taking.reclaimed]
-        if own and len(own) < len(victims):
-            yield self._legal([*own, *(victim for victim in victims if victim.taking.reclaimed)])
+        yield self._legal(sorted(victims, key=lambda victim: -self._rules.closeness(victim.taking)))
         yield from self._sets_by_node(victims)
         if len(victims) <= _MAX_COMBINED:
-            for count in range(2, len(victims)):
+            for count in range(2, len(victims) + 1):
                 yield from map(list, combinations(victims, count))
 
     def _legal(self, victims: Iterable[Victim]) -> list[Victim]:

@@ -186,7 +186,12 @@ def _victims_of(state: State, record: GangRecord, facts: GangFacts, cause: Delet
 
     def victim(pods: tuple[Pod, ...], whole: bool) -> Victim:
         uids = [pod.uid for pod in pods]
-        taking = Taking((*uids, *record.reserved, *record.unplaced) if whole else tuple(uids), queue, not own)
+        parts = [tuple(uids)]
+        if whole:
+            surplus = {pod.uid for pod in surplus_members(facts, evictable)}
+            rest = [uid for uid in uids if uid not in surplus]
+            parts = [tuple(surplus), (*rest, *record.reserved, *record.unplaced)]
+        taking = Taking(tuple(parts), queue, not own)
         return Victim(record, pods, whole, cause, taking, own, refused, lost_work=_lost_work(record, pods, now))
 
     if len(evictable) > 1 and not refused:

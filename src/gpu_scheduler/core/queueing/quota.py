@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from itertools import groupby
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ from gpu_scheduler.core.model import DEFAULT_QUEUE, MILLI, GangKey, Pod, Queue, 
 from gpu_scheduler.core.reasons import Reason, Refusal
 
 NO_AMOUNTS: Mapping[str, int] = {}
+
+Charges = Mapping[str, Mapping[str, int]]
+"""Amounts by queue and resource."""
 
 Charge = tuple[tuple[str, int], ...]
 """Amounts by resource. GPUs are counted in milli, so that a share of a GPU is charged as such."""
@@ -204,18 +208,23 @@ class QuotaTracker:
         """What a queue uses above its quota if its use changes by so much; negative below the quota."""
         return self.used(name).get(resource, 0) + change - self.quota_of(name, resource)
 
-    def share(self, name: str, totals: Mapping[str, int], change: Mapping[str, int] = NO_AMOUNTS) -> float:
-        """What a queue would use above its quota if its use changed, as its largest part of what can be lent of a
-        resource, divided by its weight."""
-        queue = self.queue(name)
-        weight = max(1, queue.weight) if queue is not None else 1
-        largest = 0.0
-        for resource in {**self.used(name), **change}:
-            lendable = (totals.get(resource, 0) - self._unlent(resource)) * self.scale(resource)
-            borrowed = self.borrowed(name, resource, change.get(resource, 0))
-            if totals.get(resource, 0) > 0 and borrowed > 0:
-                largest = max(largest, borrowed / max(1, lendable))
-        return largest / weight
+    def share(self, name: str, totals: Mapping[str, int]) -> float:
+        """What a queue uses above its quota, as its largest part of what can be lent of a resource, divided by its
+        weight."""
+        parts = (self._share_of(name, resource, totals) for resource in self.used(name))
+        return max((borrowed / lendable for borrowed, lendable in parts), default=0.0)
+
+    def share_of(self, name: str, resource: str, totals: Mapping[str, int], change: int = 0) -> Fraction:
+        """The share of a queue in one resource if its use changes by so much. Equal shares compare as equal."""
+        return Fraction(*self._share_of(name, resource, totals, change))
+
+    def _share_of(self, name: str, resource: str, totals: Mapping[str, int], change: int = 0) -> tuple[int, int]:
+        queue, total = self.queue(name), totals.get(resource, 0)
+        borrowed = self.borrowed(name, resource, change)
+        if total <= 0 or borrowed <= 0:
+            return 0, 1
+        lendable = max(1, (total - self._unlent(resource)) * self.scale(resource))
+        return borrowed, lendable * (max(1, queue.weight) if queue is not None else 1)
 
     def _unlent(self, resource: str) -> int:
         """The quotas of all queues that do not lend theirs; of such a queue below another, only the upper counts."""
@@ -227,33 +236,35 @@ class QuotaTracker:
             if not queue.lending and all(self._queues[upper].lending for upper in self.path(queue.name)[1:]):
                 yield queue
 
-    def kept_from(self, name: str, resource: str) -> int:
-        """How much unused quota other queues keep from a queue, in the unit of charges."""
-        path = self.path(name)
-        unused = (-self.borrowed(queue.name, resource) for queue in self._keepers() if queue.name not in path)
-        return sum(amount for amount in unused if amount > 0)
-
-    def refuse_kept(self, name: str, wanted: Mapping[str, int], totals: Mapping[str, int]) -> Refusal | None:
-        """Why a queue may not borrow `wanted`: other queues do not lend their quota; None if enough is left."""
-        path = self.path(name)
+    def refuse_kept(
+        self, name: str, wanted: Mapping[str, int], totals: Mapping[str, int], gone: Charges | None = None
+    ) -> Refusal | None:
+        """Why a queue may not borrow `wanted` once others lose `gone`: further queues do not lend their quota; None if
+        enough is left. Charges in `gone` are given for each queue with its parents."""
+        gone, path = gone or {}, self.path(name)
         for resource, asked in wanted.items():
-            kept = self.kept_from(name, resource)
-            if not kept or all(self.borrowed(queue, resource, asked) <= 0 for queue in path):
+            left = {queue: -gone.get(queue, NO_AMOUNTS).get(resource, 0) for queue in (*path, *gone)}
+            if all(self.borrowed(queue, resource, asked + left[queue]) <= 0 for queue in path):
                 continue
-            scale = self.scale(resource)
-            short = self._total[resource] + asked + kept - totals.get(resource, 0) * scale
-            if short > 0:
-                return Refusal(Reason.KEPT_QUOTA, resource, short_by=-(-short // scale))
+            unused = (
+                -self.borrowed(k.name, resource, left.get(k.name, 0)) for k in self._keepers() if k.name not in path
+            )
+            kept = sum(amount for amount in unused if amount > 0)
+            used = self._total[resource] + sum(change for queue, change in left.items() if self.path(queue) == (queue,))
+            short = used + asked + kept - totals.get(resource, 0) * self.scale(resource)
+            if kept and short > 0:
+                return Refusal(Reason.KEPT_QUOTA, resource, short_by=-(-short // self.scale(resource)), queue=name)
         return None
 
     def could_reclaim(self, name: str, totals: Mapping[str, int]) -> bool:
-        """Whether a queue, or a parent of it, has unused quota or a smaller share than another queue."""
+        """Whether a queue, or a parent of it, has unused quota, or a smaller share of a resource than another queue."""
         path = self.path(name)
         if any(self.borrowed(queue, resource) < 0 for queue in path for resource in self._quota_of(queue)):
             return True
+        resources = {resource for used in self._used.values() for resource in used}
+        mine = {r: min(self.share_of(queue, r, totals) for queue in path) for r in resources}
         others = [other for other in self._used if other not in path]
-        mine = min(self.share(queue, totals) for queue in path)
-        return any(self.share(other, totals) > mine for other in others)
+        return any(self.share_of(other, r, totals) > mine[r] for other in others for r in resources)
 
     def _quota_of(self, name: str) -> Mapping[str, int]:
         queue = self.queue(name)
@@ -297,6 +308,13 @@ class QuotaTracker:
         names = wanted if resources is None else resources
         asked = [r for r in names if wanted.get(r) and (resources is not None or r in self.quota_resources)]
         return bool(asked) and all(self.borrowed(name, r, wanted[r]) <= 0 for name in queues for r in asked)
+
+    def refuse_beyond_quota(self, queues: Iterable[str], wanted: Mapping[str, int]) -> Refusal:
+        """The refusal of a gang that must stay within the quota: the first queue and resource that exceed it."""
+        over = [(queue, r) for queue in queues for r in wanted if self.borrowed(queue, r, wanted[r]) > 0]
+        counted = [(queue, resource) for queue, resource in over if resource in self.quota_resources]
+        queue, resource = next(iter(counted or over), ("", ""))
+        return Refusal(Reason.NOT_PREEMPTIBLE, resource, queue=queue)
 
     @property
     def quota_resources(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpu_scheduler.core.model import GangKey
 from gpu_scheduler.core.queueing.queue import QueuePosition, rank
-from gpu_scheduler.core.queueing.quota import QuotaTracker
+from gpu_scheduler.core.queueing.quota import Charges, QuotaTracker
 
 # -- the order of queues: the first rule that tells two queues apart decides, the smaller value goes first
 
@@ -110,23 +110,20 @@ class QueueOrder:
 
 # -- what a gang may take
 
-Charges = Mapping[str, Mapping[str, int]]
-"""Amounts by queue and resource."""
-
 
 class Taking(NamedTuple):
-    """What the eviction of one victim frees. `reclaimed` means that it belongs to another queue, and that the rules
-    between queues apply."""
+    """What the eviction of one victim frees, part by part: the members beyond its minimum go before the others.
+    `reclaimed` means that it belongs to another queue, and that the rules between queues apply."""
 
-    uids: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
     queue: str
     reclaimed: bool
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a set of victims takes together, and the largest amounts of one victim, by queue with its parents; and the
-    queues that it reclaims from."""
+    """What a set of victims takes together, and the largest amounts of the last part of one victim, by queue with its
+    parents; and the queues that it reclaims from."""
 
     uids: set[str] = field(default_factory=set)
     gone: dict[str, Counter[str]] = field(default_factory=dict)
@@ -171,17 +168,20 @@ class SharingRules:
 
     def _add(self, taken: Taken, taking: Taking) -> dict[str, Counter[str]]:
         """Adds a victim to a set; returns what that takes in addition."""
-        fresh = [uid for uid in taking.uids if uid not in taken.uids and uid not in self._uncounted]
-        more = self._charges(fresh)
-        taken.uids.update(fresh)
-        for queue, amounts in more.items():
-            gone, largest = taken.gone.setdefault(queue, Counter()), taken.largest.setdefault(queue, Counter())
-            for resource, amount in amounts.items():
-                gone[resource] += amount
-                largest[resource] = max(largest[resource], amount)
+        added: dict[str, Counter[str]] = {}
+        for part in taking.parts:
+            fresh = [uid for uid in part if uid not in taken.uids and uid not in self._uncounted]
+            taken.uids.update(fresh)
+            for queue, amounts in self._charges(fresh).items():
+                gone, largest = taken.gone.setdefault(queue, Counter()), taken.largest.setdefault(queue, Counter())
+                added.setdefault(queue, Counter()).update(amounts)
+                for resource, amount in amounts.items():
+                    gone[resource] += amount
+                    if part is taking.parts[-1]:
+                        largest[resource] = max(largest[resource], amount)
         if taking.reclaimed:
             taken.queues.add(taking.queue)
-        return more
+        return added
 
     def allow_one_more(self, taken: Taken, taking: Taking) -> bool:
         """Adds a victim to a set if the rules allow the set with it."""
@@ -203,7 +203,7 @@ class SharingRules:
         """Whether another queue falls below its quota without a victim, in a resource that the gang lacks."""
         if not taking.reclaimed:
             return False
-        lost = self._charges(uid for uid in taking.uids if uid not in self._uncounted)
+        lost = self._charges(uid for part in taking.parts for uid in part if uid not in self._uncounted)
         return any(
             amounts[resource]
             and self._quota.borrowed(queue, resource, -amounts[resource] - _of(self._given, queue, resource)) < 0
@@ -220,19 +220,38 @@ class SharingRules:
         return self.admits(taken) and all(self._may_reclaim(taken, queue) for queue in taken.queues)
 
     def admits(self, taken: Taken) -> bool:
-        """Whether the limits of the gang's queue and its parents admit its minimum without what is taken."""
+        """Whether the queue of the gang and its parents admit its minimum without what is taken."""
         quota = self._quota
-        for name in quota.path(self._queue):
-            queue = quota.queue(name)
-            if queue is None:
-                return False
-            ceilings = [queue.limit] if queue.borrowing and not self._within_quota else [queue.limit, queue.quota]
-            for resource, most in ((r, most) for ceiling in ceilings for r, most in ceiling.items()):
-                asked = self._wanted.get(resource, 0)
-                left = quota.used(name).get(resource, 0) - _of(self._leaving, name, resource)
-                if asked and left - _of(taken.gone, name, resource) + asked > most * quota.scale(resource):
-                    return False
-        return True
+        gone = {queue: Counter(amounts) for queue, amounts in self._leaving.items()}
+        for queue, amounts in taken.gone.items():
+            gone.setdefault(queue, Counter()).update(amounts)
+        if any(self._exceeds(name, gone.get(name, Counter())) for name in quota.path(self._queue)):
+            return False
+        return not quota.keeps_quota or quota.refuse_kept(self._queue, self._wanted, self._totals, gone) is None
+
+    def _exceeds(self, name: str, gone: Mapping[str, int]) -> bool:
+        """Whether a queue would exceed its limit, or its quota if that is a limit for it or for the gang."""
+        quota, queue = self._quota, self._quota.queue(name)
+        if queue is None:
+            return True
+        change = {resource: asked - gone.get(resource, 0) for resource, asked in self._wanted.items() if asked}
+        if self._within_quota:
+            counted = [resource for resource in change if resource in quota.quota_resources]
+            if not counted or any(quota.borrowed(name, resource, change[resource]) > 0 for resource in counted):
+                return True
+        ceilings = [queue.limit] if queue.borrowing else [queue.limit, queue.quota]
+        used = quota.used(name)
+        return any(
+            used.get(resource, 0) + change[resource] > most * quota.scale(resource)
+            for ceiling in ceilings
+            for resource, most in ceiling.items()
+            if resource in change
+        )
+
+    def closeness(self, taking: Taking) -> int:
+        """How many parents the queue of a victim shares with the gang's queue."""
+        ours = self._quota.path(self._queue)
+        return sum(queue in ours for queue in self._quota.path(taking.queue))
 
     def _may_reclaim(self, taken: Taken, queue: str) -> bool:
         """Whether victims of another queue may be reclaimed, together with everything else that is taken."""
@@ -250,29 +269,31 @@ class SharingRules:
         )
 
     def _borrows_until_the_last(self, taken: Taken, name: str) -> bool:
-        """Whether a queue is above its quota before each victim goes, if the largest one goes last."""
-        gone = taken.gone.get(name, Counter())
+        """Whether a queue is above its quota before each victim goes, if the largest one goes last.
+
+        If it has no quota of what the gang lacks, its quota of other resources that the victims use protects them.
+        """
+        gone, queue = taken.gone.get(name, Counter()), self._quota.queue(name)
         lost = [resource for resource in self._short if gone[resource]]
+        granted = queue.quota if queue is not None else {}
+        judged = [r for r in lost if r in granted] or [r for r in granted if gone[r]] or lost
         return bool(lost) and all(
-            self._quota.borrowed(
-                name,
-                resource,
-                _of(taken.largest, name, resource) - gone[resource] - _of(self._given, name, resource),
-            )
-            > 0
-            for resource in lost
+            self._quota.borrowed(name, r, _of(taken.largest, name, r) - gone[r] - _of(self._given, name, r)) > 0
+            for r in judged
         )
 
     def _has_smaller_share(self, taken: Taken, ours: str, theirs: str) -> bool:
-        """Whether the gang's queue borrows at most as much with the gang as the other queue without the victims."""
-        quota = self._quota
-        gone = taken.gone.get(ours, Counter())
-        resources = {*self._wanted, *gone}
-        more = {resource: self._wanted.get(resource, 0) - gone[resource] for resource in resources}
-        less = Counter(taken.gone.get(theirs, Counter()))
-        less.update(self._given.get(theirs, {}))
-        fewer = {resource: -amount for resource, amount in less.items()}
-        return quota.share(ours, self._totals, more) <= quota.share(theirs, self._totals, fewer)
+        """Whether the gang's queue borrows at most as much with the gang as the other queue without the victims, of
+        every resource that the gang lacks. The largest share of any resource would let two queues evict each other:
+        it may stay the same with the gang."""
+        quota, totals = self._quota, self._totals
+        return bool(self._short) and all(
+            quota.share_of(ours, resource, totals, self._wanted[resource] - _of(taken.gone, ours, resource))
+            <= quota.share_of(
+                theirs, resource, totals, -_of(taken.gone, theirs, resource) - _of(self._given, theirs, resource)
+            )
+            for resource in self._short
+        )
 
 
 def _of(charges: Charges, queue: str, resource: str) -> int:
