@@ -132,6 +132,11 @@ NUMBERS = (
     "gpus_allocated",
     "gpus_fragmented",
     "queue_usage",
+    "queue_quota",
+    "queue_borrowed",
+    "queue_waiting_gangs",
+    "queue_longest_wait_seconds",
+    "evicted_gpu_seconds_total",
     "watch_lag_seconds",
 )
 

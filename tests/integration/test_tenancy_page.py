@@ -16,6 +16,7 @@ from tests.integration.running import TIMEOUT, Cluster, eventually
 pytestmark = pytest.mark.local("the page is about the local cluster")
 
 PAGE = Path(__file__).parents[2] / "docs" / "multi-tenancy.md"
+SHARING, TREE, GREEDY = "Try it: two teams", "A tree of three levels", "A tenant that tries to get more"
 READS = ("kubectl get ", "gpu-scheduler ")
 """Commands that change nothing: they are repeated until they show what the page shows."""
 LIMIT = 2
@@ -30,9 +31,11 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     cluster.stop()
 
 
-def blocks() -> list[tuple[str, str]]:
-    """The blocks of the walkthrough: language and text."""
-    _, _, walkthrough = PAGE.read_text("utf-8").partition("\n## A tenant that tries")
+def blocks(first: str, last: str) -> list[tuple[str, str]]:
+    """The blocks of the sections from one heading to another: language and text."""
+    _, found, rest = PAGE.read_text("utf-8").partition(f"\n## {first}\n")
+    assert found, first
+    walkthrough = rest.partition(f"\n## {last}\n")[0]
     return re.findall(r"^```(\w*)\n(.*?)^```$", walkthrough, re.DOTALL | re.MULTILINE)
 
 
@@ -92,10 +95,24 @@ class Reader:
         return done.stdout + done.stderr
 
 
+def test_two_teams_and_the_tree_show_what_the_page_shows(cluster: Cluster, tmp_path: Path) -> None:
+    reader = Reader(cluster, tmp_path)
+    done = 0
+    assert TREE in PAGE.read_text("utf-8").partition(SHARING)[2].partition(GREEDY)[0]  # it begins where the first ends
+    for language, text in blocks(SHARING, GREEDY):
+        if language:
+            reader.save(text)
+            continue
+        for command, shown in steps(text):
+            reader.follow(command, shown)
+            done += 1
+    assert done >= 25
+
+
 def test_a_tenant_that_follows_the_page_gets_no_more_than_its_limit(cluster: Cluster, tmp_path: Path) -> None:
     reader = Reader(cluster, tmp_path)
     done = 0
-    for language, text in blocks():
+    for language, text in blocks(GREEDY, ""):
         if language:
             reader.save(text)
             continue

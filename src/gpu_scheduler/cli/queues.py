@@ -1,4 +1,4 @@
-"""`queues`: shows the quota and use of each queue."""
+"""`queues`: shows the tree of queues, with the quota and use of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_scheduler.cli.cluster_options import ClusterTarget, cluster_options, lo
 EXAMPLES = """
 \b
 Examples:
-  gpu-scheduler queues                   quota, use, running and waiting gangs of every queue
+  gpu-scheduler queues                   the tree of queues, in GPUs: quota, use, borrowed, lent
   gpu-scheduler queues -o wide           every resource, also those without a quota
   gpu-scheduler queues -o json           for scripts
 """
@@ -19,7 +19,7 @@ Examples:
 @output_option("table", "wide", "json", "yaml")
 @cluster_options
 def queues(target: ClusterTarget, output: str) -> None:
-    """Show queues: quota, use, and running and waiting gangs."""
+    """Show the tree of queues: quota, use, what is borrowed and lent, and gangs."""
     from gpu_scheduler.cli.render.queues import draw_queues, list_queues
     from gpu_scheduler.cli.screen import screen_width, show, show_value
 

@@ -40,7 +40,8 @@ class QueueError(ValueError):
 
 
 class QueueUse(NamedTuple):
-    """How many gangs of a queue wait, have reservations, run and have completed, and what it uses (GPUs in milli)."""
+    """How many gangs of a queue and of the queues below it wait, have reservations, run and have completed, and what
+    they use (GPUs in milli)."""
 
     pending: int = 0
     inqueue: int = 0
@@ -243,11 +244,8 @@ def _our_status(raw: RawObject, use: QueueUse, gpus: frozenset[str], tree: Queue
         problem = next((one.text for one in tree.find_problems(queue)), "")
     except QueueError as error:
         problem = str(error)
-    borrowed = {
-        name: amount - granted
-        for name, most in quota.items()
-        if (amount := use.allocated.get(name, 0)) > (granted := most * (MILLI if name in gpus else 1))
-    }
+    granted = {name: most * (MILLI if name in gpus else 1) for name, most in quota.items()}
+    borrowed = {name: max(0, amount - granted.get(name, 0)) for name, amount in use.allocated.items()}
     status = change_status(raw, {"pending": use.pending + use.inqueue, "running": use.running})
     status |= _change_amounts(raw, "allocated", use.allocated, gpus)
     status |= _change_amounts(raw, "borrowed", borrowed, gpus)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gpu_scheduler.core.cycle.inventory import quarantines
+from gpu_scheduler.core.cycle.inventory import quarantines, report_eviction
+from gpu_scheduler.core.events import Delete, DeleteCause
 from gpu_scheduler.core.lifecycle import Phase
 from gpu_scheduler.core.model import MILLI
 from gpu_scheduler.core.state import State
+from gpu_scheduler.gangs.options import DEFAULT_QUEUE_NAME
 
 PREFIX = "gpu_scheduler"
 GROUP_LEVELS = 2
@@ -49,7 +51,8 @@ class SchedulerMetrics:
         self.status_writes = self._counter(
             "status_writes", "Writes of status and conditions, by how they ended.", "outcome"
         )
-        self.registry.register(_StateCollector(state, lags, clock))
+        self._evictions = EvictionTally(state, clock)
+        self.registry.register(_StateCollector(state, lags, clock, self._evictions))
         ProcessCollector(registry=self.registry)
 
     def text(self) -> bytes:
@@ -77,6 +80,10 @@ class SchedulerMetrics:
         """Counts a status write by its outcome."""
         self.status_writes.labels(outcome).inc()
 
+    def count_eviction(self, delete: Delete) -> None:
+        """Counts the eviction of a pod, and the work that is lost by it."""
+        self._evictions.count(delete)
+
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}_{name}", about, labels, registry=self.registry)
 
@@ -84,17 +91,55 @@ class SchedulerMetrics:
         return Histogram(f"{PREFIX}_{name}", about, registry=self.registry, buckets=tuple(buckets))
 
 
-class _StateCollector(Collector):
-    """Collects gauges from the engine's state at each scrape."""
+class EvictionTally:
+    """Counts evictions by cause and queue, and GPU-seconds by cause. A queue that no longer exists has no count."""
 
-    def __init__(self, state: State, lags: Callable[[], Mapping[str, float]], clock: Callable[[], float]) -> None:
+    def __init__(self, state: State, clock: Callable[[], float]) -> None:
+        self._state, self._clock = state, clock
+        self._pods: Tally[tuple[DeleteCause, str]] = Tally()
+        self._lost = dict.fromkeys(DeleteCause, 0.0)
+
+    def count(self, delete: Delete) -> None:
+        """Counts one eviction."""
+        cost = report_eviction(self._state, delete.uid, self._clock())
+        self._pods[delete.cause, cost.queue] += 1
+        self._lost[delete.cause] += cost.gpu_seconds
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yields both counters."""
+        queues = set(_queues(self._state))
+        self._pods = Tally({labels: number for labels, number in self._pods.items() if labels[1] in queues})
+        about = "Pods that were evicted or restarted, by cause and queue; counted when the request is first sent."
+        pods = CounterMetricFamily(f"{PREFIX}_evictions", about, labels=("cause", "queue"))
+        for (cause, queue), number in sorted(self._pods.items(), key=lambda item: (item[0][0].value, item[0][1])):
+            pods.add_metric((cause.value, _show(queue)), number)
+        yield pods
+        about = "GPU-seconds of evicted pods since their start or the last checkpoint of their gang, by cause."
+        lost = CounterMetricFamily(f"{PREFIX}_evicted_gpu_seconds", about, labels=("cause",))
+        for cause, seconds in self._lost.items():
+            lost.add_metric((cause.value,), seconds)
+        yield lost
+
+
+class _StateCollector(Collector):
+    """Collects gauges from the engine's state at each scrape, and the counts of evictions."""
+
+    def __init__(
+        self,
+        state: State,
+        lags: Callable[[], Mapping[str, float]],
+        clock: Callable[[], float],
+        evictions: EvictionTally,
+    ) -> None:
         self._state = state
         self._lags = lags
         self._clock = clock
+        self._evictions = evictions
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields all gauges."""
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yields all metrics."""
         yield from observe(self._state, self._clock())
+        yield from self._evictions.collect()
         yield _gauge("watch_lag_seconds", "Time since the last list, event or bookmark of a kind.", ("resource",), [
             ((name,), lag) for name, lag in self._lags().items()
         ])  # fmt: skip
@@ -132,7 +177,7 @@ def observe(state: State, now: float) -> Iterator[GaugeMetricFamily]:
     yield _gauge("refused_deletes", "Open deletes that fail again and again.", (), [((), refused)])
     yield _gauge("open_commits", "Commits in progress.", (), [((), state.ledger.open_commits)])
     yield from _gpus(state)
-    yield _gauge("queue_usage", "What queues use; cpu in cores, GPUs in cards.", ("queue", "resource"), _usage(state))
+    yield from _observe_queues(state, now)
 
 
 def _kept_slots(state: State) -> list[LabelledSample]:
@@ -143,11 +188,54 @@ def _kept_slots(state: State) -> list[LabelledSample]:
     return [((why,), number) for why, number in kept.items()]
 
 
-def _usage(state: State) -> Iterator[LabelledSample]:
+# -- queues: every number includes the queues below
+
+
+def _queues(state: State) -> list[str]:
+    """Returns the queues that exist: gangs can name any others, so those have no series."""
+    return sorted({"", *state.quota.queues})
+
+
+def _show(queue: str) -> str:
+    return queue or DEFAULT_QUEUE_NAME
+
+
+def _observe_queues(state: State, now: float) -> Iterator[GaugeMetricFamily]:
+    quota, names = state.quota, _queues(state)
     in_milli = {"cpu", *state.config.gpu_resources}
-    for queue in sorted({state.queue_of(record) for record in state.records.values()}):
-        for resource, amount in state.quota.used(queue).items():
-            yield (queue, resource), amount / MILLI if resource in in_milli else amount
+    amounts: dict[str, list[LabelledSample]] = {"queue_usage": [], "queue_quota": [], "queue_borrowed": []}
+    for name in names:
+        queue = quota.queue(name)
+        for resource in sorted({*quota.used(name), *(queue.quota if queue is not None else ())}):
+            scale = MILLI if resource in in_milli else 1
+            used, granted = quota.used(name).get(resource, 0), quota.quota_of(name, resource)
+            for metric, amount in zip(amounts, (used, granted, max(0, used - granted)), strict=True):
+                amounts[metric].append(((_show(name), resource), amount / scale))
+    units = "cpu in cores, GPUs in cards"
+    for metric, about in (
+        ("queue_usage", f"What queues use; {units}."),
+        ("queue_quota", f"The quotas of queues; {units}."),
+        ("queue_borrowed", f"What queues use above their quota; {units}."),
+    ):
+        yield _gauge(metric, about, ("queue", "resource"), amounts[metric])
+    gangs, since = _waiting(state)
+    about = "Gangs of a queue that wait for a decision."
+    yield _gauge("queue_waiting_gangs", about, ("queue",), [((_show(name),), gangs[name]) for name in names])
+    about = "How long the gang of a queue that waits longest has waited."
+    oldest = [((_show(name),), max(0.0, now - since.get(name, now))) for name in names]
+    yield _gauge("queue_longest_wait_seconds", about, ("queue",), oldest)
+
+
+def _waiting(state: State) -> tuple[Tally[str], dict[str, float]]:
+    """Returns by queue how many gangs wait, and since when the first of them does."""
+    gangs: Tally[str] = Tally()
+    since: dict[str, float] = {}
+    for record in state.records.values():
+        if record.waiting_since is not None:
+            for name in state.quota.path(state.queue_of(record)):
+                gangs[name] += 1
+                since[name] = min(since.get(name, record.waiting_since), record.waiting_since)
+    return gangs, since
 
 
 def _gpus(state: State) -> Iterator[GaugeMetricFamily]:

@@ -222,6 +222,8 @@ class Scheduler:
                     self._binder.send(effect)
                 case SendDelete():
                     self._status_writer.report_deleted(effect.delete, self._engine.winner_over(effect.delete.uid))
+                    if not effect.failures:
+                        self._metrics.count_eviction(effect.delete)
                     self._binder.send(effect)
                 case Commit():
                     self._committer.commit(effect)

@@ -9,8 +9,8 @@ from gpu_scheduler.core.model import Queue
 from tests.unit.cli.scenes import GPU, Scene, a_node, plain, shape_of, share_of
 
 QUEUES = {
-    "prod": Queue("prod", 4, {GPU: 8}, open=False),
-    "research": Queue("research", 2, {GPU: 4, "memory": 64 << 30}, {GPU: 12}),
+    "prod": Queue("prod", 4, quota={GPU: 8}, open=False),
+    "research": Queue("research", 2, quota={GPU: 4, "memory": 64 << 30}, limit={GPU: 12}),
 }
 
 
@@ -74,7 +74,7 @@ def a_company() -> Scene:
     """A tree of three levels on 40 GPUs: vision borrows from speech, and a top-level queue from production."""
     scene = Scene(*(a_node(f"node{number}", 8) for number in range(1, 6)))
     for queue in (
-        Queue("vision", 2, {GPU: 8}, {GPU: 32}, parent="research"),
+        Queue("vision", 2, quota={GPU: 8}, limit={GPU: 32}, parent="research"),
         Queue("speech", quota={GPU: 8}, parent="research"),
         Queue("research", quota={GPU: 16}, parent="company"),
         Queue("production", quota={GPU: 24}, parent="company"),
@@ -82,8 +82,8 @@ def a_company() -> Scene:
         Queue("guests"),
     ):
         scene.queue(queue)
-    for number, queue in enumerate(("vision", "vision", "production", "guests"), 1):
-        scene.runs(f"train{number}", f"node{number}", tuple(range(8)), shape=shape_of(8), queue=queue)
+    for number, name in enumerate(("vision", "vision", "production", "guests"), 1):
+        scene.runs(f"train{number}", f"node{number}", tuple(range(8)), shape=shape_of(8), queue=name)
     scene.waits("asr", 2, shape_of(8), queue="speech")
     return scene
 
@@ -211,6 +211,7 @@ def test_no_queues_and_no_gangs_are_one_line() -> None:
         (8000, None, None, "████████"),
         (4000, 4000, None, "████│░░░"),
         (6000, 4000, None, "████▓▓░░"),
+        (8000, 8000, None, "████████"),
         (2000, 4000, 16000, "█░│░░░░░"),
         (20000, 4000, 16000, "██▓▓▓▓▓▓"),
     ],

@@ -66,6 +66,14 @@ def test_minimums_start_before_surplus() -> None:
     assert bound(world, elastic, other) == [2, 2]
 
 
+def test_members_of_a_gang_whose_object_is_deleted_are_no_surplus() -> None:
+    world = a_world(4)
+    orphan = start(world, "orphan", 4)
+    world.remove_gang(orphan)
+    later = start(world, "later", 2)
+    assert bound(world, orphan, later) == [4, 0]
+
+
 def test_expected_members_that_run_are_no_surplus() -> None:
     world = a_world(3)
     key = a_key("spark")

@@ -65,7 +65,7 @@ def test_volcanos_queue_is_decoded() -> None:
         status={"state": "Open"},
     )
     assert QueueRegistry().on_changed(VOLCANO_QUEUES, raw) == [
-        QueueSeen(Queue("blue", 2, "colours", 7, quota={GPU: 8}, limit={GPU: 16}, reclaimable=False))
+        QueueSeen(Queue("blue", 2, parent="colours", priority=7, quota={GPU: 8}, limit={GPU: 16}, reclaimable=False))
     ]
     closed = group("blue", status={"state": "Closing"})
     assert QueueRegistry().on_changed(VOLCANO_QUEUES, closed) == [QueueSeen(Queue("blue", open=False))]
@@ -208,13 +208,13 @@ def test_the_status_of_our_queue_has_its_use_and_what_it_borrowed() -> None:
         "pending": 3,
         "running": 3,
         "allocated": {GPU: "2300m", "cpu": "4", "memory": "1024"},
-        "borrowed": {GPU: "300m"},
+        "borrowed": {GPU: "300m", "memory": "1024"},  # no quota is a quota of 0
     }
     registry.on_changed(QUEUES, patched(raw, patches))
     assert registry.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2300, "cpu": 4000, "memory": 1024}), GPUS) == []
     assert said(registry.encode("blue", QueueUse(2, 1, 3, 9, {GPU: 2000}), GPUS)) == {
         "allocated": {GPU: "2", "cpu": None, "memory": None},
-        "borrowed": {GPU: None},
+        "borrowed": {GPU: None, "memory": None},
     }
 
 

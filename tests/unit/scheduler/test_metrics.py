@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_scheduler.core.engine import Engine
-from gpu_scheduler.core.events import Commit, Committed, GangSeen, NodeSeen, PodSeen, QueueSeen, TookOver
+from gpu_scheduler.core.events import (
+    Commit,
+    Committed,
+    Delete,
+    DeleteCause,
+    GangSeen,
+    NodeSeen,
+    PodSeen,
+    QueueGone,
+    QueueSeen,
+    TookOver,
+)
 from gpu_scheduler.core.model import Gang, GangKey, Node, Pod, Queue, Shape
 from gpu_scheduler.scheduler.metrics import SchedulerMetrics
 from tests.unit.core.effort import effort_of
@@ -64,6 +76,46 @@ def test_gauges_are_read_from_the_engine_at_each_scrape() -> None:
     assert found["watch_lag_seconds", "pods"] == 1.5
     assert (found["queue_usage", "research", GPU], found["queue_usage", "research", "cpu"]) == (3, 1.5)
     assert found["kept_slots", "held"] == 0
+
+
+def test_queues_have_quota_use_loans_and_waits_with_those_below_them() -> None:
+    engine = busy_engine()
+    engine.handle(QueueSeen(Queue("research", quota={GPU: 2, "memory": 1 << 30}, parent="company")), 2.0)
+    engine.handle(QueueSeen(Queue("company", quota={GPU: 4})), 2.0)
+    submit(engine, "misspelt", 1, queue="reserch")
+    submit(engine, "larger", 99, queue="research")
+    engine.run_cycle(3.0)
+    found = read(SchedulerMetrics(engine.state, clock=lambda: 63.0))
+    for queue, quota, borrowed in (("research", 2, 1), ("company", 4, 0)):
+        assert (found["queue_quota", queue, GPU], found["queue_borrowed", queue, GPU]) == (quota, borrowed)
+        assert (found["queue_usage", queue, GPU], found["queue_borrowed", queue, "cpu"]) == (3, 1.5)
+        assert (found["queue_waiting_gangs", queue], found["queue_longest_wait_seconds", queue]) == (1, 63.0)
+    assert found["queue_quota", "research", "memory"] == 1 << 30
+    assert found["queue_waiting_gangs", "default"] == 1
+    assert not any("reserch" in name or "" in name for name in found)  # any gang can name a queue that does not exist
+
+
+def test_evictions_are_counted_with_the_work_that_they_cost() -> None:
+    engine = busy_engine()
+    running = [replace(pod, node="a", started=10.0, version="2") for pod in engine.state.pods.values() if pod.gang]
+    small = [pod for pod in running if pod.name.startswith("small")]
+    for pod in small:
+        engine.handle(PodSeen(pod), 10.0)
+    metrics = SchedulerMetrics(engine.state, clock=lambda: 70.0)
+    metrics.count_eviction(Delete(small[0].uid, "ns", small[0].name, DeleteCause.RECLAIMED))
+    engine.handle(GangSeen(Gang(GangKey("test", "ns", "small"), 3, queue="research", checkpointed_at=60.0)), 70.0)
+    metrics.count_eviction(Delete(small[1].uid, "ns", small[1].name, DeleteCause.PREEMPTED))
+    metrics.count_eviction(Delete("large-0", "ns", "large-0", DeleteCause.PREEMPTED))  # it has not started
+    found = read(metrics)
+    assert (found["evictions_total", "reclaimed", "research"], found["evictions_total", "preempted", "research"]) == (
+        1,
+        1,
+    )
+    assert found["evictions_total", "preempted", "default"] == 1
+    lost = {cause.value: found["evicted_gpu_seconds_total", cause.value] for cause in DeleteCause}
+    assert lost == {"reclaimed": 60.0, "preempted": 10.0, "restart": 0.0}
+    engine.handle(QueueGone("research"), 70.0)
+    assert not any("research" in name for name in read(metrics))
 
 
 def test_gpus_are_counted_by_rack_with_those_free_on_partly_used_nodes() -> None:

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from gpu_scheduler.core.engine import Engine
+from gpu_scheduler.core.events import QueueSeen
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
-from gpu_scheduler.core.model import Gang
+from gpu_scheduler.core.model import Gang, Queue
 from gpu_scheduler.gangs.contract import QUEUES
 from gpu_scheduler.gangs.queues import QueueRegistry, QueueUse
 from gpu_scheduler.k8s.objects import Json, RawObject
@@ -74,6 +75,18 @@ def test_queues_are_counted_apart_with_what_their_pods_use() -> None:
     world.settle()
     uses = count_use(world.engine)
     assert uses == {"": QueueUse(pending=1, running=2, allocated={"cpu": 4000, GPU: 5000})}
+
+
+def test_a_queue_counts_the_queues_below_it() -> None:
+    world = a_world(8)
+    for queue in (Queue("company"), Queue("research", parent="company"), Queue("vision", parent="research")):
+        world.engine.handle(QueueSeen(queue), world.now)
+    world.start("a", 3, queue="vision")
+    world.settle()
+    world.start("b", 9, queue="vision")
+    world.settle()
+    counted = QueueUse(pending=1, running=1, allocated={"cpu": 3000, GPU: 3000})
+    assert count_use(world.engine) == {"company": counted, "research": counted, "vision": counted}
 
 
 async def test_use_is_written_when_it_changed_and_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,12 +151,12 @@ _COLUMNS = (
     TableColumn("WEIGHT", drop=5, right=True),
     TableColumn("QUOTA", right=True),
     TableColumn("USED", right=True),
-    TableColumn("BORROWED", drop=1, right=True),
+    TableColumn("BORROWED", drop=2, right=True),
     TableColumn("LENT", drop=3, right=True),
     TableColumn("RECLAIM", drop=4, right=True),
     TableColumn("RUN", right=True),
     TableColumn("WAIT", right=True),
-    TableColumn("STATE", drop=2),
+    TableColumn("STATE", drop=1),
 )
 _INDENT = "  "
 
@@ -217,12 +217,13 @@ def draw_bar(line: ResourceLine, size: int) -> Text:
     end = max(1, line.limit if line.limit is not None else max(line.total, line.quota or 0), line.used)
     used = round(size * line.used / end) or int(line.used > 0)
     mark = None if line.quota is None else min(size - 1, round(size * line.quota / end))
+    above = line.quota is not None and line.used > line.quota
     bar = Text()
     for place in range(size):
         if mark == place and place >= used:
             bar.append("│", "bold")
         elif place < used:
-            borrowed = mark is not None and place >= mark
+            borrowed = above and mark is not None and place >= mark
             bar.append("▓" if borrowed else "█", "yellow" if borrowed else "green")
         else:
             bar.append("░", "dim")

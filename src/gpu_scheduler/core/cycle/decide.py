@@ -169,7 +169,7 @@ def refresh_gang(state: State, record: GangRecord, now: float, plan: CyclePlan) 
     facts = state.facts_of(record)
     live = bool(facts.live) and not facts.in_flight
     state.track_live_priority(record, live)
-    state.track_surplus(record, live and facts.have > facts.minimum)
+    state.track_surplus(record, live and facts.exists and facts.have > facts.minimum)
     if record.evictable_at is not None and now >= record.evictable_at:
         record.evictable_at = None
         state.note_new_victim(record.priority)

@@ -13,9 +13,10 @@ from enum import Enum
 from gpu_scheduler.core.cluster.cluster import Usage
 from gpu_scheduler.core.cycle.holders import GangName
 from gpu_scheduler.core.cycle.report import Reporter
+from gpu_scheduler.core.cycle.victims import lost_work_of
 from gpu_scheduler.core.events import DeleteCause, Quarantined
 from gpu_scheduler.core.lifecycle import GangRecord, Phase
-from gpu_scheduler.core.model import MILLI, GangKey, Node, Pod, PodPhase, Queue
+from gpu_scheduler.core.model import GangKey, Node, Pod, PodPhase, Queue
 from gpu_scheduler.core.queueing.quota import charge_of
 from gpu_scheduler.core.state import State
 
@@ -308,13 +309,8 @@ class EvictionReport:
 def report_eviction(state: State, uid: str, now: float) -> EvictionReport:
     """The cost of an eviction: GPU-seconds since the start of the pod, or since the last checkpoint of its gang."""
     pod, queue = state.pods.get(uid), state.quota.queue_of_pod(uid)
-    if pod is None or pod.started is None:
-        return EvictionReport(queue, 0.0)
-    record = state.records.get(state.key_of(pod))
-    saved = record.gang.checkpointed_at if record is not None and record.gang is not None else None
-    since = max(pod.started, saved) if saved is not None else pod.started
-    gpus = dict(charge_of(pod.shape)).get(pod.shape.gpu_resource, 0) / MILLI
-    return EvictionReport(queue, gpus * max(0.0, now - since))
+    record = state.records.get(state.key_of(pod)) if pod is not None else None
+    return EvictionReport(queue, lost_work_of(record, (pod,), now) if record is not None and pod is not None else 0.0)
 
 
 def pod_differences(state: State, versions: Mapping[str, tuple[str, str]]) -> Iterator[str]:

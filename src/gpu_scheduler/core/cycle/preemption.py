@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, islice
+from operator import attrgetter
 
 from gpu_scheduler.core.cycle.victims import Victim, find_candidates
 from gpu_scheduler.core.events import DeleteCause
@@ -15,7 +16,7 @@ from gpu_scheduler.core.placement.diagnose import short_resources
 from gpu_scheduler.core.placement.domains import Bid, Placement
 from gpu_scheduler.core.placement.place import place_gang
 from gpu_scheduler.core.queueing.bid import minimum_of
-from gpu_scheduler.core.queueing.sharing import SharingRules, Taken
+from gpu_scheduler.core.queueing.sharing import SharingRules, Taken, Taking
 from gpu_scheduler.core.reasons import Reason, Refusal
 from gpu_scheduler.core.state import State
 
@@ -61,19 +62,16 @@ def find_victims(
     if not record.preempts or not bid.needed:
         return None
     bid = minimum_of(state, bid)
-    victims = list(find_candidates(state, record, now))
-    if not victims:
-        return None
     leaving = leaving_pods(state)
     short = {limit.subject} if limit is not None else short_resources(state.cluster, bid)
     wanted = state.quota.charge_of_shapes(bid.shapes)
     only_quota = record.gang is not None and not record.gang.preemptible
     rules = SharingRules(state.quota, state.totals(), state.queue_of(record), wanted, short, only_quota)
     rules.count_out({*leaving, *state.quarantined, *_idle(state)}, leaving)
-    if rules.allow(()) and _place_without(state, bid, leaving) is not None:
+    victims = sorted(find_candidates(state, record, now, rules), key=attrgetter("rank"))
+    if not victims or (rules.allow(()) and _place_without(state, bid, leaving) is not None):
         return None
-    victims = [replace(one, straddles=True) if rules.straddle(one.taking) else one for one in victims]
-    return _Search(state, bid, rules, sorted(victims, key=lambda victim: victim.rank)).run()
+    return _Search(state, bid, rules, victims).run()
 
 
 class _Search:
@@ -82,12 +80,14 @@ class _Search:
     def __init__(self, state: State, bid: Bid, rules: SharingRules, victims: Sequence[Victim]) -> None:
         self._state, self._bid, self._rules, self._victims = state, bid, rules, victims
         self._end = state.work + _MAX_WORK
+        self._all: list[Taking] = []
 
     def run(self) -> Eviction | None:
         """The first set that suffices, without the victims that can be spared."""
         for tier in sorted({victim.tier for victim in self._victims}):
             known = [victim for victim in self._victims if victim.tier <= tier]
-            if self._is_hopeless(known):
+            self._all.extend(victim.taking for victim in known if victim.tier == tier)
+            if not self._rules.admits(self._rules.sum_up(self._all)) or self._is_hopeless(known):
                 continue
             for victim in islice((one for one in known if one.tier == tier), _MAX_SINGLE_TRIALS):
                 if self._state.work > self._end:

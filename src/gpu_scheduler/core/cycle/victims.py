@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_scheduler.core.events import DeleteCause
 from gpu_scheduler.core.lifecycle import GangFacts, GangRecord
-from gpu_scheduler.core.model import MILLI, AcrossQueues, Pod
-from gpu_scheduler.core.queueing.quota import charge_of
-from gpu_scheduler.core.queueing.sharing import Taking
+from gpu_scheduler.core.model import MILLI, AcrossQueues, Pod, Shape
+from gpu_scheduler.core.queueing.sharing import SharingRules, Taking
 from gpu_scheduler.core.state import State
 
 
@@ -30,16 +29,14 @@ class Victim:
     refused: bool = False
     straddles: bool = False
     lost_work: float = 0.0
+    rank: tuple[float, ...] = field(init=False, compare=False)
+    """The sort key of a victim, by `VICTIM_ORDER`."""
+    tier: tuple[float, ...] = field(init=False, compare=False)
+    """The first part of the rank. Victims of a later tier are taken only if the earlier tiers do not suffice."""
 
-    @property
-    def tier(self) -> tuple[float, ...]:
-        """The first part of the rank. Victims of a later tier are taken only if the earlier tiers do not suffice."""
-        return self.rank[:_TIER]
-
-    @property
-    def rank(self) -> tuple[float, ...]:
-        """The sort key of a victim, by `VICTIM_ORDER`."""
-        return tuple([rule(self) for rule in VICTIM_ORDER])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rank", tuple([rule(self) for rule in VICTIM_ORDER]))
+        object.__setattr__(self, "tier", self.rank[:_TIER])
 
     @property
     def uids(self) -> Iterator[str]:
@@ -110,7 +107,9 @@ _TIER = VICTIM_ORDER.index(within_borrowed_first) + 1
 # -- candidates
 
 
-def find_candidates(state: State, record: GangRecord, now: float) -> Iterator[Victim]:
+def find_candidates(
+    state: State, record: GangRecord, now: float, rules: SharingRules | None = None
+) -> Iterator[Victim]:
     """The possible victims: gangs of lower priority in the same queue, surplus of equal priority there, and gangs of
     other queues. `SharingRules` decide which of them may go together."""
     queue = state.queue_of(record)
@@ -122,12 +121,14 @@ def find_candidates(state: State, record: GangRecord, now: float) -> Iterator[Vi
             taken = _within_queue(state, record, other)
         else:
             taken = _across_queues(state, record, other, now)
+            if taken is DeleteCause.RECLAIMED and rules is not None and not rules.may_borrow(state.queue_of(other)):
+                continue
         if taken is None:
             continue
         state.cluster.work += 1
         theirs = state.facts_of(other)
         if theirs.live and not theirs.in_flight and not theirs.evicting:
-            victims = _victims_of(state, other, theirs, taken, now)
+            victims = _victims_of(state, other, theirs, taken, now, rules)
             yield from (victim for victim in victims if not victim.whole or not own or other.priority < record.priority)
 
 
@@ -178,7 +179,9 @@ def is_too_young(state: State, record: GangRecord, common: str | None, now: floa
     return True
 
 
-def _victims_of(state: State, record: GangRecord, facts: GangFacts, cause: DeleteCause, now: float) -> Iterator[Victim]:
+def _victims_of(
+    state: State, record: GangRecord, facts: GangFacts, cause: DeleteCause, now: float, rules: SharingRules | None
+) -> Iterator[Victim]:
     """The victims of one gang: its surplus members one by one, and all its pods without an open delete together."""
     evictable = [pod for pod in facts.live if pod.uid not in state.ledger.deletes]
     refused = len(evictable) < len(facts.live)
@@ -192,7 +195,8 @@ def _victims_of(state: State, record: GangRecord, facts: GangFacts, cause: Delet
             rest = [uid for uid in uids if uid not in surplus]
             parts = [tuple(surplus), (*rest, *record.reserved, *record.unplaced)]
         taking = Taking(tuple(parts), queue, not own)
-        return Victim(record, pods, whole, cause, taking, own, refused, lost_work=_lost_work(record, pods, now))
+        straddles = rules is not None and rules.straddle(taking)
+        return Victim(record, pods, whole, cause, taking, own, refused, straddles, lost_work_of(record, pods, now))
 
     if len(evictable) > 1 and not refused:
         yield from (victim((pod,), False) for pod in surplus_members(facts, evictable))
@@ -203,7 +207,7 @@ def _victims_of(state: State, record: GangRecord, facts: GangFacts, cause: Delet
 def surplus_members(facts: GangFacts, pods: Sequence[Pod]) -> Iterator[Pod]:
     """The pods that a gang can do without: beyond its minimum, that of each role, and the members that it expects."""
     spare = facts.have - facts.minimum
-    if spare <= 0:
+    if spare <= 0 or not facts.exists:  # the minimum of a gang whose object is gone is not known
         return
     least = {role.name: role.minimum for role in facts.roles}
     for expected in facts.expected:
@@ -217,12 +221,19 @@ def surplus_members(facts: GangFacts, pods: Sequence[Pod]) -> Iterator[Pod]:
             yield pod
 
 
-def _lost_work(record: GangRecord, pods: Iterable[Pod], now: float) -> float:
+def gpus_of(shape: Shape) -> float:
+    """The GPUs of a shape, with those of its map."""
+    if shape.device_map is not None:
+        return len(shape.device_map.devices)
+    return shape.gpus + shape.gpu_milli / MILLI
+
+
+def lost_work_of(record: GangRecord, pods: Iterable[Pod], now: float) -> float:
     """The GPU-seconds since the start of pods, or since the last checkpoint of their gang."""
     saved = record.gang.checkpointed_at if record.gang is not None else None
     lost = 0.0
     for pod in pods:
         since = now if pod.started is None else pod.started
         since = max(since, saved) if saved is not None else since
-        lost += dict(charge_of(pod.shape)).get(pod.shape.gpu_resource, 0) / MILLI * max(0.0, now - since)
+        lost += gpus_of(pod.shape) * max(0.0, now - since)
     return lost

@@ -56,6 +56,7 @@ class QuotaTracker:
         self._paths: dict[str, tuple[str, ...]] = {}
         self._parents: frozenset[str] = frozenset()
         self._total: Counter[str] = Counter()
+        self._kept: dict[str, int] = {}
         self.version = 0
         """Changes with the queues and with what they use."""
 
@@ -76,6 +77,7 @@ class QuotaTracker:
         """Computes the tree and what each queue uses anew."""
         self.version += 1
         self._paths.clear()
+        self._kept.clear()
         self._total.clear()
         self._parents = frozenset(queue.parent for queue in self._queues.values() if queue.parent is not None)
         self._used = {}
@@ -228,7 +230,10 @@ class QuotaTracker:
 
     def _unlent(self, resource: str) -> int:
         """The quotas of all queues that do not lend theirs; of such a queue below another, only the upper counts."""
-        return sum(queue.quota.get(resource, 0) for queue in self._keepers())
+        found = self._kept.get(resource)
+        if found is None:
+            found = self._kept[resource] = sum(queue.quota.get(resource, 0) for queue in self._keepers())
+        return found
 
     def _keepers(self) -> Iterator[Queue]:
         """The queues that do not lend their quota and are not below another such queue."""
@@ -321,13 +326,19 @@ class QuotaTracker:
         """The resources that a queue has a quota of."""
         return frozenset(resource for queue in self._queues.values() for resource in queue.quota)
 
-    def charges_of(self, uids: Iterable[str]) -> dict[str, Counter[str]]:
+    def charges_of(self, uids: Iterable[str]) -> dict[str, dict[str, int]]:
         """What is charged for these pods together, by queue."""
-        total: dict[str, Counter[str]] = {}
-        for entry in (self._charged[uid] for uid in uids if uid in self._charged):
-            charges = total.setdefault(entry.queue, Counter())
-            for name, amount in entry.charge:
-                charges[name] += amount
+        total: dict[str, dict[str, int]] = {}
+        charged = self._charged
+        # Members of one shape share their entry: a sum for each entry, not for each pod.
+        entries: dict[int, list[_Entry]] = {}
+        for uid in uids:
+            if (entry := charged.get(uid)) is not None:
+                entries.setdefault(id(entry), []).append(entry)
+        for same in entries.values():
+            charges = total.setdefault(same[0].queue, {})
+            for name, amount in same[0].charge:
+                charges[name] = charges.get(name, 0) + amount * len(same)
         return total
 
     def total_charge(self, shapes: Iterable[Shape]) -> dict[str, int]:

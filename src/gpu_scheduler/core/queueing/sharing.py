@@ -126,8 +126,8 @@ class Taken:
     parents; and the queues that it reclaims from."""
 
     uids: set[str] = field(default_factory=set)
-    gone: dict[str, Counter[str]] = field(default_factory=dict)
-    largest: dict[str, Counter[str]] = field(default_factory=dict)
+    gone: dict[str, dict[str, int]] = field(default_factory=dict)
+    largest: dict[str, dict[str, int]] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
 
 
@@ -149,74 +149,121 @@ class SharingRules:
     ) -> None:
         self._quota, self._totals, self._queue, self._within_quota = quota, totals, queue, within_quota
         self._wanted, self._short = wanted, [resource for resource in short if wanted.get(resource)]
-        self._given: dict[str, Counter[str]] = {}
-        self._leaving: dict[str, Counter[str]] = {}
+        self._given: Charges = {}
+        self._leaving: Charges = {}
         self._uncounted: frozenset[str] = frozenset()
+        self._costs: dict[int, tuple[tuple[str, ...], Charges]] = {}
+        self._borrowers: dict[str, bool] = {}
 
     def count_out(self, given_back: Collection[str], leaving: Collection[str]) -> None:
         """Notes which pods and slots their queues lose anyway, and which of them end now."""
         self._uncounted = frozenset(given_back)
+        self._costs.clear()
+        self._borrowers.clear()
         self._given, self._leaving = self._charges(given_back), self._charges(leaving)
 
-    def _charges(self, uids: Iterable[str]) -> dict[str, Counter[str]]:
+    def _charges(self, uids: Iterable[str]) -> dict[str, dict[str, int]]:
         """What is charged for pods and slots, by queue with its parents."""
-        found: dict[str, Counter[str]] = {}
+        found: dict[str, dict[str, int]] = {}
         for queue, amounts in self._quota.charges_of(uids).items():
             for upper in self._quota.path(queue):
-                found.setdefault(upper, Counter()).update(amounts)
+                _sum_up(found.setdefault(upper, {}), amounts)
         return found
 
-    def _add(self, taken: Taken, taking: Taking) -> dict[str, Counter[str]]:
-        """Adds a victim to a set; returns what that takes in addition."""
-        added: dict[str, Counter[str]] = {}
+    def _cost(self, part: tuple[str, ...]) -> Charges:
+        """What a part of a victim takes by itself, computed once."""
+        known = self._costs.get(id(part))
+        if known is None:
+            known = part, self._charges(uid for uid in part if uid not in self._uncounted)
+            self._costs[id(part)] = known
+        return known[1]
+
+    def _add(self, taken: Taken, taking: Taking) -> tuple[Charges, list[str]]:
+        """Adds a victim to a set; returns what that takes in addition, and the pods and slots."""
+        added: dict[str, dict[str, int]] = {}
+        uids: list[str] = []
         for part in taking.parts:
-            fresh = [uid for uid in part if uid not in taken.uids and uid not in self._uncounted]
+            fresh: Sequence[str] = part
+            if taken.uids.isdisjoint(part):
+                more = self._cost(part)
+            else:
+                fresh = [uid for uid in part if uid not in taken.uids]
+                more = self._charges(uid for uid in fresh if uid not in self._uncounted)
             taken.uids.update(fresh)
-            for queue, amounts in self._charges(fresh).items():
-                gone, largest = taken.gone.setdefault(queue, Counter()), taken.largest.setdefault(queue, Counter())
-                added.setdefault(queue, Counter()).update(amounts)
+            uids += fresh
+            for queue, amounts in more.items():
+                _sum_up(taken.gone.setdefault(queue, {}), amounts)
+                _sum_up(added.setdefault(queue, {}), amounts)
+                largest = taken.largest.setdefault(queue, {})
                 for resource, amount in amounts.items():
-                    gone[resource] += amount
                     if part is taking.parts[-1]:
-                        largest[resource] = max(largest[resource], amount)
+                        largest[resource] = max(largest.get(resource, 0), amount)
         if taking.reclaimed:
             taken.queues.add(taking.queue)
-        return added
+        return added, uids
 
     def allow_one_more(self, taken: Taken, taking: Taking) -> bool:
         """Adds a victim to a set if the rules allow the set with it."""
         if not taking.reclaimed:
             self._add(taken, taking)
             return True
-        uids, queues = set(taken.uids), set(taken.queues)
-        largest = {queue: Counter(taken.largest.get(queue, ())) for queue in self._quota.path(taking.queue)}
-        more = self._add(taken, taking)
+        if not self.may_borrow(taking.queue):
+            return False
+        known = taking.queue in taken.queues
+        largest = {queue: dict(taken.largest.get(queue, ())) for queue in self._quota.path(taking.queue)}
+        more, fresh = self._add(taken, taking)
         if more and self._may_reclaim(taken, taking.queue):
             return True
         for queue, amounts in more.items():
-            taken.gone[queue].subtract(amounts)
-        taken.uids, taken.queues = uids, queues
+            _sum_up(taken.gone[queue], amounts, -1)
+        taken.uids.difference_update(fresh)
+        if not known:
+            taken.queues.discard(taking.queue)
         taken.largest.update(largest)
         return False
+
+    def may_borrow(self, queue: str) -> bool:
+        """Whether something of another queue could be reclaimed, whatever else goes: a queue that has a quota of
+        everything that the gang lacks, and is not above any of them, loses nothing."""
+        known = self._borrowers.get(queue)
+        if known is None:
+            _, theirs, _ = self._quota.apart(self._queue, queue)
+            known = self._borrowers[queue] = bool(theirs) and all(self._could_lose(name) for name in theirs)
+        return known
+
+    def _could_lose(self, name: str) -> bool:
+        queue = self._quota.queue(name)
+        granted = queue.quota if queue is not None else {}
+        return any(
+            r not in granted or self._quota.borrowed(name, r, -_of(self._given, name, r)) > 0 for r in self._short
+        )
 
     def straddle(self, taking: Taking) -> bool:
         """Whether another queue falls below its quota without a victim, in a resource that the gang lacks."""
         if not taking.reclaimed:
             return False
-        lost = self._charges(uid for part in taking.parts for uid in part if uid not in self._uncounted)
+        _, theirs, _ = self._quota.apart(self._queue, taking.queue)
+        lost: dict[str, dict[str, int]] = {}
+        for part in taking.parts:
+            for queue, amounts in self._cost(part).items():
+                _sum_up(lost.setdefault(queue, {}), amounts)
         return any(
-            amounts[resource]
-            and self._quota.borrowed(queue, resource, -amounts[resource] - _of(self._given, queue, resource)) < 0
-            for queue, amounts in lost.items()
-            if queue not in self._quota.path(self._queue)
+            (amount := _of(lost, name, resource))
+            and self._quota.borrowed(name, resource, -amount - _of(self._given, name, resource)) < 0
+            for name in theirs
             for resource in self._short
         )
 
-    def allow(self, takings: Iterable[Taking]) -> bool:
-        """Whether the rules allow the eviction of a whole set, and the limits then admit the gang."""
+    def sum_up(self, takings: Iterable[Taking]) -> Taken:
+        """What a set of victims takes together."""
         taken = Taken()
         for taking in takings:
             self._add(taken, taking)
+        return taken
+
+    def allow(self, takings: Iterable[Taking]) -> bool:
+        """Whether the rules allow the eviction of a whole set, and the limits then admit the gang."""
+        taken = self.sum_up(takings)
         return self.admits(taken) and all(self._may_reclaim(taken, queue) for queue in taken.queues)
 
     def admits(self, taken: Taken) -> bool:
@@ -273,10 +320,10 @@ class SharingRules:
 
         If it has no quota of what the gang lacks, its quota of other resources that the victims use protects them.
         """
-        gone, queue = taken.gone.get(name, Counter()), self._quota.queue(name)
-        lost = [resource for resource in self._short if gone[resource]]
+        gone, queue = taken.gone.get(name, {}), self._quota.queue(name)
+        lost = [resource for resource in self._short if gone.get(resource)]
         granted = queue.quota if queue is not None else {}
-        judged = [r for r in lost if r in granted] or [r for r in granted if gone[r]] or lost
+        judged = [r for r in lost if r in granted] or [r for r in granted if gone.get(r)] or lost
         return bool(lost) and all(
             self._quota.borrowed(name, r, _of(taken.largest, name, r) - gone[r] - _of(self._given, name, r)) > 0
             for r in judged
@@ -294,6 +341,11 @@ class SharingRules:
             )
             for resource in self._short
         )
+
+
+def _sum_up(total: dict[str, int], amounts: Mapping[str, int], times: int = 1) -> None:
+    for resource, amount in amounts.items():
+        total[resource] = total.get(resource, 0) + amount * times
 
 
 def _of(charges: Charges, queue: str, resource: str) -> int:

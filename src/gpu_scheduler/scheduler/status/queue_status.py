@@ -33,7 +33,7 @@ _COLUMNS = {
 
 
 def count_use(engine: Engine, system: str = "") -> dict[str, QueueUse]:
-    """The use of every queue. Pods of the namespace `system` are our own and count as no gangs."""
+    """The use of every queue with its children. Pods of the namespace `system` are our own and count as no gangs."""
     found = {}
     for report in engine.queues(hidden=system):
         columns: Counter[str] = Counter()
