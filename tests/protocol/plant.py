@@ -22,8 +22,10 @@ import pytest
 from tests.protocol.bugs import DEVICES, GANGS, PREEMPTION, Bug
 from tests.protocol.commit_bugs import CACHES, COMMITS
 from tests.protocol.queue_bugs import CHARGES, HOLDS, LIMITS, UNABLE
+from tests.protocol.sharing_bugs import CLAIMS, NOMINATIONS, TREES, VICTIMS
 
-BUGS = (*GANGS, *PREEMPTION, *DEVICES, *COMMITS, *CACHES, *LIMITS, *CHARGES, *HOLDS, *UNABLE)
+_QUEUES = (*LIMITS, *CHARGES, *HOLDS, *UNABLE, *TREES, *CLAIMS, *VICTIMS, *NOMINATIONS)
+BUGS = (*GANGS, *PREEMPTION, *DEVICES, *COMMITS, *CACHES, *_QUEUES)
 ROOT = Path(__file__).parents[2]
 COPIED = ("src", "tests", "pyproject.toml", "charts", "examples")
 SUITE_TIMEOUT = 300.0

@@ -12,9 +12,9 @@ LIMITS = (
     Bug(
         "Reclaim forgets what it already took from a queue",
         "each victim is judged alone, and together they take the queue below its quota",
-        f"{_CORE}/cycle/preemption.py",
-        "                given.setdefault(queue, Counter()).update(charges)\n            yield victim",
-        "                pass\n            yield victim",
+        f"{_CORE}/queueing/sharing.py",
+        "                _sum_up(taken.gone.setdefault(queue, {}), amounts)",
+        "                taken.gone[queue] = dict(amounts)",
         (QUOTA,),
     ),
     Bug(
@@ -53,7 +53,7 @@ LIMITS = (
         "Reserved slots are not charged to their queue",
         "a queue admits one gang after the other while their pods are being created",
         f"{_CORE}/state.py",
-        "        self.quota.charge(absent, self.queue_of(record))\n        record.reserved",
+        "        self.quota.charge(absent[:charged], self.queue_of(record))\n        record.reserved",
         "        record.reserved",
         (QUOTA, TENANCY, RESERVE),
         "its members ask the queue again when they start: only their slots were kept in vain",

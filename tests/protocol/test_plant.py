@@ -70,7 +70,7 @@ def test_a_simulator_that_fails_for_another_reason_finds_nothing(monkeypatch: py
         run_seeds(ROOT, 1, 1)
 
 
-@pytest.mark.parametrize("wrong", ["99", "-1", "0 --seeds -1", "0 --jobs 0"])
+@pytest.mark.parametrize("wrong", ["999", "-1", "0 --seeds -1", "0 --jobs 0"])
 def test_invalid_arguments_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(wrong.split())

@@ -83,13 +83,14 @@ class NodeState:
 
 @dataclass(slots=True)
 class QueueState:
-    """A queue as it is in the API: how many GPUs it may use and has as its quota over time."""
+    """A queue as it is in the API: how many GPUs it may use, has as its quota, and its parent, over time."""
 
     raw: Json
     name: str
     limits: list[tuple[float, int]] = field(default_factory=list)
     """A closed queue may use none."""
     quotas: list[tuple[float, int]] = field(default_factory=list)
+    parents: list[tuple[float, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,23 @@ class ApiMirror:
             limit = min(limit, quota)
         queue.limits.append((self.clock(), 0 if spec.get("closed") else limit))
         queue.quotas.append((self.clock(), quota))
+        parent = str(spec.get("parent") or "")
+        if not queue.parents or queue.parents[-1][1] != parent:
+            queue.parents.append((self.clock(), parent))
+
+    def path(self, queue: str) -> tuple[str, ...]:
+        """A queue and its parents; a cycle ends where it begins again."""
+        names = [queue]
+        while queue in self.queues:
+            queue = self.queues[queue].parents[-1][1]
+            if queue not in self.queues or queue in names:
+                break
+            names.append(queue)
+        return tuple(names)
+
+    def moved_since(self, since: float) -> bool:
+        """Whether a queue got another parent since then; its first one does not count."""
+        return any(queue.parents[-1][0] > since for queue in self.queues.values() if len(queue.parents) > 1)
 
     def _take_lease(self, change: StoreChange) -> None:
         lease = change.entry.object()

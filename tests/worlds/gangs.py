@@ -37,6 +37,8 @@ class Gang:
     namespace: str = "default"
     scheduler: str = OURS
     queue: str = ""
+    preemptible: bool = True
+    """Without it, the gang starts within the quota of its queue only, and is not evicted for others."""
     recreate_delay: float = 0.0
     """How long its controller takes to recreate a missing pod, in seconds."""
     must_not_start: bool = False
@@ -75,6 +77,11 @@ class Gang:
         return 1000 if self.priority else 0
 
     @property
+    def evicts(self) -> bool:
+        """Whether pods may be evicted for it. The group of a job says nothing about that before its pods exist."""
+        return self.scheduler == OURS and (self.priority != "never" or self.dialect == "pytorch")
+
+    @property
     def total_gpus(self) -> int:
         """The GPUs of all its members."""
         return self.gpus * self.size
@@ -103,6 +110,8 @@ def make_pod(gang: Gang, index: int) -> Json:
     spec: Json = {"schedulerName": gang.scheduler, "containers": [container], "terminationGracePeriodSeconds": 3}
     if gang.queue:
         annotations["gpu-scheduler.io/queue"] = gang.queue
+    if not gang.preemptible:
+        annotations["gpu-scheduler.io/preemptible"] = "false"
     if gang.unable == "paused":
         annotations["gpu-scheduler.io/paused"] = "true"
     if gang.unable == "gated":
@@ -137,6 +146,8 @@ def make_object(gang: Gang) -> tuple[str, Json] | None:
     annotations = {"gpu-scheduler.io/on-member-lost": gang.on_lost}
     if gang.queue and gang.dialect in ("plugins", "workload"):
         annotations["gpu-scheduler.io/queue"] = gang.queue
+    if not gang.preemptible:
+        annotations["gpu-scheduler.io/preemptible"] = "false"
     if gang.unable == "paused":
         annotations["gpu-scheduler.io/paused"] = "true"
     meta = {**gang.key, "annotations": annotations}

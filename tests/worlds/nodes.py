@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from gpu_scheduler.k8s.objects import Json
@@ -160,6 +161,8 @@ class Nodes:
     def _set_phase(self, pod: PodState, phase: str, reason: str = "") -> None:
         def change(found: Json) -> None:
             found["status"]["phase"] = phase
+            if phase == "Running":
+                found["status"]["startTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time()))
             if reason:
                 found["status"]["reason"] = reason
 

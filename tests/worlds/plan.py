@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 FAULT_PHASE = 45.0
 """Length of the fault phase in seconds; after it no more faults happen."""
@@ -48,7 +49,10 @@ PROGRAMS = {"kill": 4.0, "kill-all": 1.0, "pause": 3.0, "jump-clock": 1.0, "dele
 
 
 QUEUES = ("red", "blue")
-"""The queues of every world, beside the default queue, which has no limit."""
+"""The queues of every world that gangs may name, beside the default queue, which has no limit."""
+
+UPPER = ("company", "lab")
+"""The queues above these in some worlds; the first one is the parent of the second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """A queue of a world: its GPUs by quota and by limit."""
+    """A queue of a world: its GPUs by quota and by limit.
+
+    `most` is how many GPUs it may use, and `least` how many of them it does not borrow, with regard to its parents and
+    to what others do not lend.
+    """
 
     name: str
     quota: int
@@ -79,10 +87,15 @@ class QueuePlan:
     borrowing: bool
     reclaimable: bool
     weight: int
+    parent: str = ""
+    lending: bool = True
+    min_runtime: int = 0
+    most: int = 0
+    least: int = 0
 
     @property
-    def most(self) -> int:
-        """How many GPUs it may use."""
+    def own_most(self) -> int:
+        """How many GPUs it may use whatever the other queues are."""
         return self.limit if self.borrowing else min(self.limit, self.quota)
 
 
@@ -98,7 +111,12 @@ class Plan:
     rates: tuple[float, ...]
     """Clock rates of the schedulers."""
     queues: tuple[QueuePlan, ...]
+    """The queues that gangs may name."""
     actions: tuple[Action, ...]
+    upper: tuple[QueuePlan, ...] = ()
+    """The parents of the queues; a parent comes before its children."""
+    most: int = 1 << 30
+    """How many GPUs the default queue may use: those that no queue keeps for itself."""
 
 
 def make_plan(seed: int) -> Plan:
@@ -112,8 +130,11 @@ def make_plan(seed: int) -> Plan:
         actions += [_draw(rng, used, rng.random() * FAULT_PHASE) for _ in range(rng.randint(0, most))]
     operators = rng.choice((0, 0, 1, 2))
     schedulers = rng.choice((1, 2, 2, 3))
-    queues = _draw_queues(random.Random(f"{seed} queues"), sum(gpus for _, gpus, _ in nodes))
-    return Plan(seed, nodes, schedulers, operators, rates, queues, tuple(sorted(actions, key=_time_of)))
+    gpus = sum(gpus for _, gpus, _ in nodes)
+    queues = _draw_queues(random.Random(f"{seed} queues"), gpus)
+    upper, queues = _draw_tree(random.Random(f"{seed} tree"), gpus, queues)
+    most = gpus - sum(queue.quota for queue in queues if not queue.lending)
+    return Plan(seed, nodes, schedulers, operators, rates, queues, tuple(sorted(actions, key=_time_of)), upper, most)
 
 
 def _draw_queues(rng: random.Random, gpus: int) -> tuple[QueuePlan, ...]:
@@ -125,6 +146,41 @@ def _draw_queues(rng: random.Random, gpus: int) -> tuple[QueuePlan, ...]:
         borrowing = quota < 2 or rng.random() < 0.8
         found.append(QueuePlan(name, quota, limit, borrowing, rng.random() < 0.9, rng.choice((1, 1, 2))))
     return tuple(found)
+
+
+def _draw_tree(
+    rng: random.Random, gpus: int, leaves: tuple[QueuePlan, ...]
+) -> tuple[tuple[QueuePlan, ...], tuple[QueuePlan, ...]]:
+    """The parents of the teams, and the teams: none have a parent, or one, or both, or one is a level below the other.
+
+    A team may keep its quota for itself if enough is left for every gang of the default queue.
+    """
+    company, lab = UPPER
+    parents = rng.choice((("", ""), (company, company), (company, ""), (lab, company), (lab, lab)))
+    upper: list[QueuePlan] = []
+    for name in UPPER if lab in parents else UPPER[:1] if company in parents else ():
+        below = sum(queue.quota for queue, parent in zip(leaves, parents, strict=True) if parent)
+        quota = max(2, rng.choice((below, rng.randint(0, gpus))))
+        limit = rng.randint(max(2, min(quota, gpus)), gpus)
+        above = upper[-1].name if upper else ""
+        runtime = rng.choice((0, 0, 4))
+        upper.append(QueuePlan(name, quota, limit, True, rng.random() < 0.9, rng.choice((1, 2)), above, True, runtime))
+    keeper = rng.choice((*(leaf.name for leaf in leaves if leaf.quota <= gpus - 4), "", ""))
+    found = [
+        replace(leaf, parent=parent, lending=leaf.name != keeper) for leaf, parent in zip(leaves, parents, strict=True)
+    ]
+    return tuple(upper), tuple(_with_bounds(leaf, found, upper, gpus) for leaf in found)
+
+
+def _with_bounds(queue: QueuePlan, leaves: Sequence[QueuePlan], upper: Sequence[QueuePlan], gpus: int) -> QueuePlan:
+    """A queue with how many GPUs it may use, and how many of them it does not borrow."""
+    above = {one.name: one for one in upper}
+    path = [queue]
+    while path[-1].parent:
+        path.append(above[path[-1].parent])
+    ceiling, quota = min(one.own_most for one in path), min(one.quota for one in path)
+    lent = gpus - sum(other.quota for other in leaves if not other.lending and other is not queue)
+    return replace(queue, most=min(ceiling, max(quota, lent)), least=min(ceiling, quota))
 
 
 def _draw(rng: random.Random, table: dict[str, float], at: float) -> Action:

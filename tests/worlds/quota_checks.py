@@ -1,7 +1,8 @@
 """Checks what queues admit and lose: promises S6 and S7, at every commit, and L3 in the steady state.
 
 What a leader has seen may be old. During the fault phase the most favourable limit and quota count; in the steady state
-those that every program can have seen.
+those that every program can have seen. Where a queue has got another parent that not every program can have seen, only
+the queues of gangs are judged, and not their parents.
 """
 
 from __future__ import annotations
@@ -44,6 +45,22 @@ class Claim(NamedTuple):
     label: str
     field: str
     value: str
+
+
+class _Victims(NamedTuple):
+    """Pods that other queues take; those of the gangs in `whole` go together."""
+
+    pods: list[PodState]
+    whole: set[str]
+
+    def sizes(self, queues: Collection[str]) -> dict[str, int]:
+        """What the victims in these queues are charged, by gang or by pod."""
+        found: dict[str, int] = {}
+        for pod in self.pods:
+            if pod.charged in queues:
+                name = pod.gang if pod.gang in self.whole else pod.name
+                found[name] = found.get(name, 0) + pod.charge
+        return found
 
 
 class QuotaChecks:
@@ -116,36 +133,63 @@ class QuotaChecks:
         for bind in (bind for name in placements for bind in self._binds[name]):
             pod = self._mirror.pods.get(bind.uid)
             if pod is not None and bind.queue in self._mirror.queues and not self._takes_over_charge(pod, bind.queue):
-                admitted.setdefault(bind.queue, []).append(pod.name)
+                for queue in self._path(bind.queue):
+                    admitted.setdefault(queue, []).append(pod.name)
         for queue, names in admitted.items():
-            used = self._used(queue) + self._held(queue)
+            below = self._below(queue)
+            used = self._used(below) + self._held(below)
             most = most_since(self._mirror.queues[queue].limits, self._seen_since())
             if used > most * 1000:
                 return f"{queue} admits {', '.join(names)} and uses {used / 1000:g} GPUs of {most}"
         return ""
 
     def find_loss(self, placements: Mapping[str, Json]) -> str:
-        """S7: finds a queue at or below its quota from which another queue takes GPUs.
+        """S7: finds a queue at or below its quota from which another queue takes GPUs; the parents of both, up to the
+        one that they share, count as queues.
 
         A whole gang may be taken if its queue is above its quota before. What is being evicted does not count.
         """
-        victims: dict[str, dict[str, int]] = {}
         deletes = [entry for found in placements.values() for entry in found["spec"].get("deletes") or ()]
-        before = {name: self._used(name, without=self._evicted) for name in self._mirror.queues}
-        self._evicted.update(entry["uid"] for entry in deletes)
-        for entry in deletes:
-            pod = self._mirror.pods.get(entry["uid"])
-            if pod is not None and entry["cause"] == "reclaimed" and pod.charged in self._mirror.queues:
-                taken = victims.setdefault(pod.charged, {})
-                taken[pod.gang] = taken.get(pod.gang, 0) + pod.charge
-        for queue, by_gang in victims.items():
-            quota = least_since(self._mirror.queues[queue].quotas, self._seen_since()) * 1000
-            used = before[queue] + self._may_still_count(queue)
-            if used - sum(by_gang.values()) + max(by_gang.values()) <= quota:
-                return (
-                    f"{queue} uses {used / 1000:g} GPUs of its quota of {quota / 1000:g}, and loses {sorted(by_gang)}"
-                )
+        gone = {entry["uid"]: entry["cause"] for entry in deletes}
+        before = {name: self._used(self._below(name), without=self._evicted) for name in self._mirror.queues}
+        self._evicted.update(gone)
+        reclaimed = [
+            pod for uid in gone if gone[uid] == "reclaimed" and (pod := self._mirror.pods.get(uid)) is not None
+        ]
+        victims = _Victims([pod for pod in reclaimed if pod.charged in self._mirror.queues], self._whole(gone))
+        for queue in dict.fromkeys(pod.charged for pod in victims.pods):
+            losses = [self._find_loss_to(taker, queue, victims, before) for taker in self._takers(queue)]
+            if losses and all(losses):
+                return losses[0]
         return ""
+
+    def _find_loss_to(self, taker: str, queue: str, victims: _Victims, before: Mapping[str, int]) -> str:
+        """What is wrong if a gang of one queue takes the victims of another one."""
+        shared = self._path(taker)
+        for name in self._path(queue):
+            if name in shared:
+                break
+            below = self._below(name)
+            sizes = victims.sizes(below)
+            quota = least_since(self._mirror.queues[name].quotas, self._seen_since()) * 1000
+            used = before[name] + self._may_still_count(below)
+            if used - sum(sizes.values()) + max(sizes.values()) <= quota:
+                what = f"{name} uses {used / 1000:g} GPUs of its quota of {quota / 1000:g}"
+                return f"{what}, and {queue} loses {', '.join(sorted(sizes))} to {taker or 'default'}"
+        return ""
+
+    def _takers(self, queue: str) -> list[str]:
+        """The queues of other gangs for which a victim of a queue may be evicted."""
+        rivals = [gang for gang in self._gangs.values() if gang.evicts]
+        return list(dict.fromkeys(name for gang in rivals for name in gang.queues if name != queue))
+
+    def _whole(self, gone: Collection[str]) -> set[str]:
+        """The gangs of which every member may go that a leader can have seen; all of them during the fault phase."""
+        seen = self._mirror.clock() - PROPAGATION_TIME
+        pods = [pod for pod in self._mirror.pods.values() if _charges(pod) and not pod.deleting]
+        left = {pod.gang for pod in pods if pod.uid not in self._evicted and pod.bound_at <= seen}
+        found = {pod.gang for pod in pods if pod.uid in gone}
+        return found - left if self._steady_state.reached else found
 
     # -- in the steady state
 
@@ -172,24 +216,32 @@ class QuotaChecks:
         """The time of the oldest view that a leader may have."""
         return self._mirror.clock() - PROPAGATION_TIME if self._steady_state.reached else 0.0
 
-    def _used(self, queue: str, without: Collection[str] = ()) -> int:
-        """What the live pods of a queue use, with the binds that are committed and may still happen."""
+    def _path(self, queue: str) -> tuple[str, ...]:
+        """A queue and its parents, as far as every program can have seen them."""
+        return (queue,) if self._mirror.moved_since(self._seen_since()) else self._mirror.path(queue)
+
+    def _below(self, queue: str) -> set[str]:
+        """A queue, and the queues below it."""
+        return {queue, *(name for name in self._mirror.queues if queue in self._path(name))}
+
+    def _used(self, queues: Collection[str], without: Collection[str] = ()) -> int:
+        """What the live pods of queues use, with the binds that are committed and may still happen."""
         live = (pod for pod in self._mirror.pods.values() if pod.uid not in without)
-        charged = [pod for pod in live if pod.charged == queue and _charges(pod)]
+        charged = [pod for pod in live if pod.charged in queues and _charges(pod)]
         open_binds = [
-            bind for name in self._mirror.committed for bind in self._binds.get(name, ()) if bind.queue == queue
+            bind for name in self._mirror.committed for bind in self._binds.get(name, ()) if bind.queue in queues
         ]
         coming = (self._mirror.pods.get(bind.uid) for bind in open_binds if not self._is_over(bind))
         return sum(pod.charge for pod in charged) + sum(pod.charge for pod in coming if pod is not None)
 
-    def _held(self, queue: str) -> int:
-        """What lost members of a queue are charged that have no replacement yet, as far as that is certain."""
+    def _held(self, queues: Collection[str]) -> int:
+        """What lost members of queues are charged that have no replacement yet, as far as that is certain."""
         found = 0
         for label, lost in self._lost.items() if self._steady_state.reached else ():
             gang = self._gangs.get(label)
             if gang is None or gang.on_lost != "hold":
                 continue
-            ages = [(one, self._mirror.clock() - one.at) for one in lost if one.queue == queue]
+            ages = [(one, self._mirror.clock() - one.at) for one in lost if one.queue in queues]
             charges = [one.charge for one, age in ages if PROPAGATION_TIME < age < MIN_HOLD]
             found += sum(charges[: max(0, self._steady_state.missing(gang))])
         return found
@@ -209,11 +261,11 @@ class QuotaChecks:
             lost.remove(match)
         return match is not None
 
-    def _may_still_count(self, queue: str) -> int:
+    def _may_still_count(self, queues: Collection[str]) -> int:
         """What a leader may count beside live pods: pods whose end it has not seen, and slots of lost members."""
         since = self._seen_since()
-        unseen = sum(pod.charge for at, pod in self._ended if at >= since and pod.charged == queue)
-        return unseen + sum(one.charge for members in self._lost.values() for one in members if one.queue == queue)
+        unseen = sum(pod.charge for at, pod in self._ended if at >= since and pod.charged in queues)
+        return unseen + sum(one.charge for members in self._lost.values() for one in members if one.queue in queues)
 
 
 def _charges(pod: PodState) -> bool:

@@ -94,13 +94,27 @@ class Rules:
                     raise BrokenPromise("rule 6", f"{gang.label} is restarted while {held.name} is being bound")
 
     def _check_eviction(self, pod: PodState, gang: Gang, _new: Mapping[str, Json]) -> None:
-        if gang.rank or not any(other.priority == "high" and other.scheduler == OURS for other in self._gangs.values()):
-            raise BrokenPromise("rule 6", f"{pod.name} is evicted, and no gang of higher priority may preempt it")
+        """Within a queue: for higher priority, or a surplus member for the minimum of a gang of equal priority. Without
+        an object a gang has no minimum."""
+        self._check_preemptible(pod, gang)
+        minimum = 0 if gang.orphaned or gang.abandoned else min(gang.minima)
+        least = gang.rank if self._count(gang.label) > minimum else gang.rank + 1
+        if not any(one.rank >= least and pod.charged in one.queues for one in self._rivals(gang)):
+            raise BrokenPromise("rule 6", f"{pod.name} is evicted, and no gang of its queue may preempt it")
 
     def _check_reclaim(self, pod: PodState, gang: Gang, _new: Mapping[str, Json]) -> None:
-        rivals = (one for one in self._gangs.values() if one.queue in self._mirror.queues and one.rank >= gang.rank)
-        if all(one.queue == pod.charged or one.scheduler != OURS for one in rivals):
+        """For a gang of another queue, whatever the priorities; S7 says what a queue keeps."""
+        self._check_preemptible(pod, gang)
+        if not any(name != pod.charged for one in self._rivals(gang) for name in one.queues):
             raise BrokenPromise("rule 6", f"{pod.name} is reclaimed, and no gang of another queue may take its place")
+
+    def _check_preemptible(self, pod: PodState, gang: Gang) -> None:
+        if not gang.preemptible:
+            raise BrokenPromise("rule 6", f"{pod.name} is evicted, and its gang is not preemptible")
+
+    def _rivals(self, gang: Gang) -> list[Gang]:
+        """The other gangs for which pods may be evicted."""
+        return [one for one in self._gangs.values() if one is not gang and one.evicts]
 
     # -- the Lease
 

@@ -168,10 +168,11 @@ class SteadyStateChecks:
         return ""
 
     def record_drain_violations(self, binds: Sequence[Json]) -> None:
-        """Records pods that start on nodes that are drained for a gang of the same or a higher priority.
+        """Records pods that start on nodes that are drained for a gang of the same or a higher priority, unless they
+        may be entitled to what the other one has to borrow.
 
         A gang that was nominated for a node before it was drained may use it. Nothing is drained for a gang that lacks
-        members or has started, whatever its notes say, nor for one whose drain target a gang of higher priority has
+        members or has started, whatever its notes say, nor for one whose drain target a gang that goes before it has
         taken over.
         """
         for label, (nodes, since, _) in self._targets.items() if self.reached else ():
@@ -217,10 +218,12 @@ class SteadyStateChecks:
 
     def _queue_has_room(self, gang: Gang, missing: int) -> bool:
         """Whether the queue of a gang may take so many members beside pods that are or may still be there."""
-        limits = [limit for name in gang.queues if name for _, limit in self._mirror.queues[name].limits]
+        upper = {queue for name in gang.queues if name for queue in self._mirror.path(name)}
+        limits = [limit for name in upper for _, limit in self._mirror.queues[name].limits]
         vanished = [pod for pod, since in self._vanished if self._mirror.clock() - since < VANISHED_HOLD]
         there = [pod for pod in self._mirror.pods.values() if pod.node and pod.live]
-        used = sum(pod.charge for pod in (*there, *vanished) if pod.charged in gang.queues)
+        charged = [pod for pod in (*there, *vanished) if upper & {*self._mirror.path(pod.charged)}]
+        used = sum(pod.charge for pod in charged)
         return not limits or used + missing * gang.gpus * 1000 <= min(limits) * 1000
 
     def _could_start(self, gang: Gang) -> bool:
@@ -235,9 +238,9 @@ class SteadyStateChecks:
         return self._could_start(gang) and not self.is_fresh(since)
 
     def _is_taken_over(self, gang: Gang) -> bool:
-        """Whether the current notes show a drain target for a gang of higher priority instead of this one."""
+        """Whether the current notes show a drain target for a gang that goes before this one, instead of this one."""
         targets = _nodes_of(self._decode_notes(), "target")
-        return gang.label not in targets and any(self._gangs[other].rank > gang.rank for other in targets)
+        return gang.label not in targets and any(not self._goes_before(gang, self._gangs[other]) for other in targets)
 
     def _was_nominated(self, entry: Json, before: float) -> bool:
         """Whether the gang of a pod was nominated for its node before that time."""
@@ -252,7 +255,17 @@ class SteadyStateChecks:
         """Whether a gang goes before the gang of a pod."""
         pod = self._mirror.pods.get(entry["uid"])
         other = self._gangs.get(pod.gang) if pod is not None else None
-        return other is not None and other is not gang and gang.rank >= other.rank
+        return other is not None and other is not gang and self._goes_before(gang, other)
+
+    def _goes_before(self, gang: Gang, other: Gang) -> bool:
+        """Whether a gang that came first goes before another one: unless that has a higher priority, or may be within
+        the quota of another queue."""
+        return gang.rank >= other.rank and (other.queue == gang.queue or not self._may_be_entitled(other))
+
+    def _may_be_entitled(self, gang: Gang) -> bool:
+        """Whether the minimum of a gang is within the quota of its queue, if that is empty."""
+        found = self._mirror.queues.get(gang.queue)
+        return found is not None and gang.minimum * gang.gpus <= found.quotas[-1][1]
 
     def _gpus_of(self, entry: Json) -> int:
         pod = self._mirror.pods.get(entry["uid"])

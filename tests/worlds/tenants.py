@@ -41,30 +41,41 @@ class Tenants:
     # -- the administrator
 
     def create_queues(self) -> None:
-        """Creates the queues of the plan."""
-        for queue in self._plan.queues:
+        """Creates the queues of the plan, parents first."""
+        for queue in (*self._plan.upper, *self._plan.queues):
             self._server.create(QUEUES, {"metadata": {"name": queue.name}, "spec": _spec(queue)})
 
     def end_attacks(self) -> None:
         """Gives every queue its spec of the plan back; the tenants delete the gangs that are greedy."""
-        for queue in self._plan.queues:
+        for queue in (*self._plan.upper, *self._plan.queues):
             self._set_spec(queue.name, _spec(queue))
         for gang in self._users.gangs.values():
             if gang.greedy and not gang.abandoned:
                 self._users.abandon(gang)
 
     def _edit_queue(self, action: Action) -> None:
-        """Changes quota and limit, forbids borrowing, or closes a queue."""
+        """Changes quota, limit, weight or minimum run time, forbids borrowing or lending, moves or closes a queue."""
         rng = random.Random(action.pick)
-        queue = rng.choice(self._plan.queues)
+        every = (*self._plan.upper, *self._plan.queues)
+        queue = rng.choice(every)
         spec = _spec(queue)
-        change = rng.randrange(4)
+        change = rng.randrange(8)
         if change == 0:
             spec["limit"] = {GPU: str(rng.randint(0, queue.limit))}
         elif change == 1:
             spec["quota"] = {GPU: str(rng.randint(0, queue.limit))}
         elif change == 2:
             spec["borrowing"] = not queue.borrowing
+        elif change == 3:
+            spec["lending"] = not queue.lending
+        elif change == 4:
+            spec |= {"weight": rng.randint(1, 3), "minRuntimeSeconds": rng.choice((0, 5))}
+        elif change < 7:
+            # Below another team, whose gangs then wait, below an unknown queue, and in a cycle, too.
+            names = [
+                name for name in (*(one.name for one in every), "unknown") if name not in (queue.name, queue.parent)
+            ]
+            spec["parent"] = rng.choice(("", *names))
         else:
             spec["closed"] = True
         self._set_spec(queue.name, spec)
@@ -81,8 +92,14 @@ class Tenants:
         gang = self._users.choose(self._gangs("annotation", *_OBJECTS), action.pick)
         if gang is None:
             return
-        fitting = [queue.name for queue in self._plan.queues if gang.total_gpus <= queue.most]
-        queue = self._users.choose([name for name in (*fitting, "") if name != gang.queue], action.pick // 1024)
+        fitting = [
+            queue.name
+            for queue in self._plan.queues
+            if gang.total_gpus <= (queue.most if gang.preemptible else queue.least)
+        ]
+        if gang.preemptible and gang.total_gpus <= self._plan.most:
+            fitting.append("")
+        queue = self._users.choose([name for name in fitting if name != gang.queue], action.pick // 1024)
         if queue is None:
             return
         self._name_queue(gang, queue)
@@ -236,6 +253,9 @@ def _spec(queue: QueuePlan) -> Json:
         "borrowing": queue.borrowing,
         "reclaimable": queue.reclaimable,
         "weight": queue.weight,
+        "parent": queue.parent,
+        "lending": queue.lending,
+        "minRuntimeSeconds": queue.min_runtime,
     }
 
 

@@ -33,6 +33,7 @@ class Users:
         self._dialects = (*DIALECTS, "pytorch", "pytorch", "pytorch") if plan.operators else DIALECTS
         self._total_gpus = sum(gpus for _, gpus, _ in plan.nodes)
         self._queues = plan.queues
+        self._default_most = plan.most
         self._numbers = iter(range(1_000_000))
         self._stream = ""
         self._feeding = False
@@ -48,7 +49,7 @@ class Users:
         rng = random.Random(action.pick)
         gpus = rng.choice((1, 1, 2))
         # Every node may be too small at the moment; then a gang of one pod waits until the nodes are restored.
-        most = max(1, sum(node.capacity // gpus for node in self._machines()))
+        most = max(1, min(sum(node.capacity // gpus for node in self._machines()), self._default_most // gpus))
         size = min(rng.randint(2, 4), most)
         minimum = rng.choice((size, size, max(1, size - 1)))
         gang = Gang(
@@ -63,6 +64,9 @@ class Users:
             duration=1.0 + 10.0 * action.amount,
             queue=self.choose_queue(rng, size * gpus),
         )
+        # An operator writes the annotations of its job's pods itself.
+        safe = {queue.name for queue in self._queues if size * gpus <= queue.least and gang.dialect != "pytorch"}
+        gang.preemptible = gang.queue not in safe or action.pick % 4 > 0
         self.make(gang)
 
     def _do_create_alone(self, action: Action) -> None:
@@ -97,7 +101,9 @@ class Users:
     def choose_queue(self, rng: random.Random, gpus: int) -> str:
         """A queue that may use so many GPUs; most often one with a limit."""
         names = [queue.name for queue in self._queues if gpus <= queue.most]
-        return rng.choice((*names, *names, ""))
+        if gpus <= self._default_most or not names:
+            names = [*names, *names, ""]
+        return rng.choice(names)
 
     def make(self, gang: Gang) -> None:
         """Creates the object and the pods of a gang."""
@@ -199,7 +205,8 @@ class Users:
             machines = self._machines()
             gpus = min(node.capacity for node in machines)
             dialect = ("annotation", "volcano", "plugins")[action.pick % 3]
-            gang = Gang(self.new_name(), dialect, len(machines), len(machines), gpus, duration=2.0)
+            size = max(1, min(len(machines), self._default_most // gpus))
+            gang = Gang(self.new_name(), dialect, size, size, gpus, duration=2.0)
             self._stream, self._feeding = gang.label, True
             self.make(gang)
 

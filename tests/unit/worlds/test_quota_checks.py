@@ -134,6 +134,34 @@ def charge_two_queues_for_one_gang(scene: Scene) -> None:
     scene.bind_without_commit(new, "counted")
 
 
+def exceed_the_limit_of_a_parent(scene: Scene) -> None:
+    _add_parent(scene, quota=2, limit=3)
+    scene.start(_gang("pair", 2))
+    scene.start(_gang("others", 2, "blue"))
+
+
+def start_below_a_closed_parent(scene: Scene) -> None:
+    _add_parent(scene, quota=2, limit=6)
+    scene.set_queue("company", 2, 6, closed=True)
+    scene.settle()
+    scene.start(_gang("one"))
+
+
+def exceed_the_limit_of_a_new_parent(scene: Scene) -> None:
+    scene.start(_gang("pair", 2))
+    _add_parent(scene, quota=2, limit=2)
+    scene.settle()
+    scene.start(_gang("others", 1, "blue"))
+
+
+def _add_parent(scene: Scene, quota: int, limit: int) -> None:
+    """Puts both queues below one."""
+    scene.set_queue("company", quota, limit)
+    scene.set_queue("red", 1, 2, parent="company")
+    scene.set_queue("blue", 2, 4, parent="company")
+    scene.settle()
+
+
 # -- S7
 
 
@@ -156,9 +184,29 @@ def reclaim_again_while_the_first_victim_ends(scene: Scene) -> None:
     _reclaim(scene, *second)
 
 
-def _reclaim(scene: Scene, *pods: Json) -> None:
+def reclaim_surplus_until_the_queue_is_below_its_quota(scene: Scene) -> None:
+    pods = scene.start(_gang("elastic", 3, "blue"))
+    _reclaim(scene, *pods[1:])
+
+
+def reclaim_within_the_quota_of_a_parent(scene: Scene) -> None:
+    _add_parent(scene, quota=4, limit=8)
+    _reclaim(scene, *scene.start(_gang("victim", 3, "blue")), queue="")
+
+
+def reclaim_from_two_children_of_a_parent(scene: Scene) -> None:
+    _add_parent(scene, quota=3, limit=8)
+    pods = [*scene.start(_gang("victim", 2)), *scene.start(_gang("other", 3, "blue"))]
+    more = scene.start(_gang("more", 1, "blue"))
+    _reclaim(scene, *pods, *more, queue="")
+
+
+def _reclaim(scene: Scene, *pods: Json, queue: str = "red") -> None:
     scene.settle()
-    scene.make(_gang(f"winner{len(scene.gangs)}"))
+    if queue == "":
+        for gang in scene.gangs.values():
+            gang.priority = "never"  # only the winner can be meant
+    scene.make(_gang(f"winner{len(scene.gangs)}", queue=queue))
     scene.commit(deletes=pods, cause="reclaimed")
 
 
@@ -212,10 +260,20 @@ BREACHES: dict[str, tuple[Callable[[Scene], None], ...]] = {
         replace_a_member_in_another_queue,
         start_a_lost_gang_anew,
         start_in_place_of_a_lost_member,
+        exceed_the_limit_of_a_parent,
+        start_below_a_closed_parent,
+        exceed_the_limit_of_a_new_parent,
         charge_a_queue_that_the_gang_never_named,
         charge_two_queues_for_one_gang,
     ),
-    "S7": (reclaim_below_the_quota, reclaim_from_a_queue_at_its_quota, reclaim_again_while_the_first_victim_ends),
+    "S7": (
+        reclaim_below_the_quota,
+        reclaim_from_a_queue_at_its_quota,
+        reclaim_again_while_the_first_victim_ends,
+        reclaim_surplus_until_the_queue_is_below_its_quota,
+        reclaim_within_the_quota_of_a_parent,
+        reclaim_from_two_children_of_a_parent,
+    ),
     "L3": (
         keep_nodes_drained_for_a_gang_without_pods,
         reserve_slots_for_a_gang_without_pods,
@@ -279,6 +337,32 @@ def reclaim_a_gang_that_straddles_the_quota(scene: Scene) -> None:
     _reclaim(scene, *scene.start(_gang("victim", 3, "blue")))
 
 
+def reclaim_from_a_sibling_within_the_quota_of_their_parent(scene: Scene) -> None:
+    _add_parent(scene, quota=4, limit=8)
+    _reclaim(scene, *scene.start(_gang("victim", 3, "blue")))
+
+
+def reclaim_what_two_children_of_a_parent_borrowed(scene: Scene) -> None:
+    _add_parent(scene, quota=1, limit=8)
+    _reclaim(scene, *scene.start(_gang("victim", 2)), *scene.start(_gang("other", 3, "blue")), queue="")
+
+
+def reclaim_below_the_quota_of_a_parent_that_is_new(scene: Scene) -> None:
+    pods = scene.start(_gang("victim", 3, "blue"))
+    scene.settle()
+    scene.set_queue("company", 4, 8)
+    scene.set_queue("blue", 2, 4, parent="company")
+    scene.observer.steady_state.since = None
+    scene.make(_gang("winner", queue=""))
+    scene.commit(deletes=tuple(pods), cause="reclaimed")
+
+
+def fill_the_limit_of_a_parent(scene: Scene) -> None:
+    _add_parent(scene, quota=2, limit=4)
+    scene.start(_gang("pair", 2))
+    scene.start(_gang("others", 2, "blue"))
+
+
 def reserve_slots_for_a_while(scene: Scene) -> None:
     _claim(scene, '{"admittedAt":17.0}', "no pods", seconds=30.0)
 
@@ -290,6 +374,10 @@ ALLOWED = (
     start_when_others_have_ended,
     reclaim_what_was_borrowed,
     reclaim_a_gang_that_straddles_the_quota,
+    reclaim_from_a_sibling_within_the_quota_of_their_parent,
+    reclaim_what_two_children_of_a_parent_borrowed,
+    reclaim_below_the_quota_of_a_parent_that_is_new,
+    fill_the_limit_of_a_parent,
     reserve_slots_for_a_while,
 )
 

@@ -160,6 +160,36 @@ def evict_for_a_gang_that_may_not_preempt(scene: Scene) -> None:
     scene.commit(deletes=(pod,), cause="preempted")
 
 
+def evict_for_a_gang_of_another_queue(scene: Scene) -> None:
+    pod = scene.make(_alone("one"))[0]
+    scene.make(_alone("winner", priority="high", queue="red"))
+    scene.commit(deletes=(pod,), cause="preempted")
+
+
+def evict_a_member_of_the_minimum_for_equal_priority(scene: Scene) -> None:
+    pods = _start_pair(scene)
+    scene.make(_alone("winner"))
+    scene.commit(deletes=(pods[1],), cause="preempted")
+
+
+def evict_a_gang_that_is_not_preemptible(scene: Scene) -> None:
+    pod = scene.make(_alone("one", preemptible=False))[0]
+    scene.make(_alone("winner", priority="high"))
+    scene.commit(deletes=(pod,), cause="preempted")
+
+
+def reclaim_a_gang_that_is_not_preemptible(scene: Scene) -> None:
+    pod = scene.make(_alone("one", preemptible=False))[0]
+    scene.make(_alone("winner", queue="red"))
+    scene.commit(deletes=(pod,), cause="reclaimed")
+
+
+def reclaim_for_a_gang_of_the_same_queue(scene: Scene) -> None:
+    pod = scene.make(_alone("one"))[0]
+    scene.make(_alone("winner", priority="high"))
+    scene.commit(deletes=(pod,), cause="reclaimed")
+
+
 def delete_by_name_only(scene: Scene) -> None:
     _send(scene, "DELETE", "one-0", {"kind": "DeleteOptions"})
 
@@ -248,6 +278,11 @@ def take_a_reserved_slot(scene: Scene) -> None:
         ("rule 6", restart_while_binding),
         ("rule 6", evict_a_gang_of_equal_priority),
         ("rule 6", evict_for_a_gang_that_may_not_preempt),
+        ("rule 6", evict_for_a_gang_of_another_queue),
+        ("rule 6", evict_a_member_of_the_minimum_for_equal_priority),
+        ("rule 6", evict_a_gang_that_is_not_preemptible),
+        ("rule 6", reclaim_a_gang_that_is_not_preemptible),
+        ("rule 6", reclaim_for_a_gang_of_the_same_queue),
         ("rule 3", delete_by_name_only),
         ("rule 3", evict_by_name_only),
         ("rule 6", delete_without_a_commit),
