@@ -231,7 +231,7 @@ def test_queues_shows_limits_and_use(live: Live, wide: Wide) -> None:
     live.wait_bound("first-0", "first-1", "first-2")
     live.create(*gang("annotation", "train", 2, meta=metadata(queue=name)))
     text = see(live, "queues")
-    assert rows(text)[name] == [name, "1", "9%", "1", "1", "open"]
+    assert rows(text)[name] == [name, "1", "2", "3", "1", "0", "1", "1", "1", "open"]
     lines = text.splitlines()
     assert lines[lines.index(next(line for line in lines if line.startswith(name))) + 1].endswith(
         "3 used, quota 2, limit 4"

@@ -126,7 +126,7 @@ def apart(label: str) -> Json:
 
 def test_members_with_anti_affinity_are_on_different_nodes(live: Live) -> None:
     meta = {"labels": {"app": "apart"}}
-    live.create(*gang("annotation", "train", 4, minimum=3, meta=meta, affinity=apart("apart")))
+    live.create(*gang("annotation", "train", 4, meta=meta, affinity=apart("apart")))
     assert len(set(live.wait_bound(*names("train", 4)).values())) == 4
     live.create(member("fifth", 1, meta=meta, affinity=apart("apart")), member("stranger", 1, meta=meta))
     live.wait_reason("fifth", "anti-affinity")
@@ -166,7 +166,7 @@ def test_members_that_spread_are_spread_evenly(live: Live) -> None:
 
 def test_members_with_a_host_port_are_on_different_nodes(live: Live) -> None:
     ports = [container(ports=[{"containerPort": 80, "hostPort": 18080}])]
-    live.create(*gang("annotation", "train", 4, minimum=3, containers=ports))
+    live.create(*gang("annotation", "train", 4, containers=ports))
     assert len(set(live.wait_bound(*names("train", 4)).values())) == 4
     live.create(member("fifth", 0, containers=ports))
     live.wait_reason("fifth", "port")

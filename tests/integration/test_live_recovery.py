@@ -131,10 +131,13 @@ def test_a_set_recovers_on_the_same_gpus_whatever_waits(live: Live) -> None:
     live.stays_unbound("rival", seconds=0.3)
 
 
-def test_a_member_beyond_the_minimum_leaves_its_gpus_to_others(live: Live) -> None:
-    full_node(live, minimum=3)
-    lose(live, "train-3")
+def test_a_member_beyond_the_minimum_leaves_its_gpus_to_a_waiting_pod(live: Live) -> None:
+    live.create(*gang("annotation", "train", 4, minimum=3, gpus=2, **NODE))
+    live.wait_bound(*FOUR)
+    wait_phase(live, "Running", *FOUR)
+    live.create(member("rival", 2, **NODE))
     live.wait_bound("rival")
+    eventually(lambda: "train-3" not in live.pods(), "the member beyond the minimum to be gone")
     assert live.bound().keys() == {"train-0", "train-1", "train-2", "rival"}
 
 

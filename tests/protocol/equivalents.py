@@ -122,13 +122,6 @@ EQUIVALENT = (
         "a deleted gang has no pods to decide on",
     ),
     Equivalent(
-        "core/cycle/nomination.py",
-        "check_inherited",
-        "if not record.notes.nomination or not facts.ready:",
-        "if not record.notes.nomination and not facts.ready:",
-        "a nomination without waiting members is dropped in the same cycle",
-    ),
-    Equivalent(
         "core/cycle/decide.py",
         "_current_bid",
         "if facts is None or bid is None or anti_affinity or any(group.whole for group in bid.groups):",
@@ -388,13 +381,6 @@ EQUIVALENT = (
         "if len(bid.groups) > 1:",
         "if len(bid.groups) >= 1:",
         "one group is in order",
-    ),
-    Equivalent(
-        "core/cycle/preemption.py",
-        "_victims_of",
-        "by_role = {role.name: facts.have_by_role.get(role.name, 0) - role.minimum for role in facts.roles}",
-        "by_role = {role.name: facts.have_by_role.get(role.name, 1) - role.minimum for role in facts.roles}",
-        "no member is taken from a role without members",
     ),
     Equivalent(
         "k8s/quantity.py",

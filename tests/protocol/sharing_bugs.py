@@ -115,15 +115,6 @@ CLAIMS = (
         "the gang that waits for it starts when it has ended",
     ),
     Bug(
-        "Surplus starts before the minimum of a gang of another queue",
-        "queues take turns without regard to what their gangs need",
-        _SHARING,
-        "        rivals = [head for head in heads if (head[1].last_turn, head[1].surplus) == best]",
-        "        rivals = [head for head in heads if head[1].last_turn == best[0]]",
-        (RULES,),
-        "what starts later starts all the same",
-    ),
-    Bug(
         "A quota that is not lent is lent",
         "lending decides who may take back, and not who may borrow",
         _QUOTA,

@@ -203,6 +203,38 @@ def test_quota_of_a_parent_protects_its_children_from_other_parents() -> None:
     assert bound(world, below, loose, owner) == [4, 0, 4]
 
 
+def test_parent_at_its_quota_keeps_its_children_from_reclaiming() -> None:
+    world = a_world(4)
+    put(world, "x", 0)
+    put(world, "y", 2)
+    put(world, "y1", 2, parent="y")
+    put(world, "y2", 0, parent="y", reclaimable=False)
+    guest = start(world, "guest", 2, "x")
+    loose = start(world, "loose", 2, "y2")
+    owner = start(world, "owner", 2, "y1")
+    assert bound(world, guest, loose, owner) == [2, 2, 0]
+
+
+def test_victims_together_never_push_a_parent_below_its_quota() -> None:
+    world = a_world(4)
+    put(world, "x", 3)
+    put(world, "x1", 0, parent="x")
+    put(world, "a", 4)
+    first, second = start(world, "first", 2, "x1"), start(world, "second", 2, "x1")
+    owner = start(world, "owner", 4, "a")
+    assert bound(world, first, second, owner) == [2, 2, 0]
+
+
+def test_parent_that_is_not_reclaimable_keeps_what_its_children_borrowed() -> None:
+    world = a_world(2)
+    put(world, "x", 0, reclaimable=False)
+    put(world, "x1", 0, parent="x")
+    put(world, "a", 2)
+    guest = start(world, "guest", 2, "x1")
+    owner = start(world, "owner", 2, "a")
+    assert bound(world, guest, owner) == [2, 0]
+
+
 def test_limit_of_a_parent_holds_for_all_its_children_together() -> None:
     world = a_world(8)
     world.put_queue(Queue("company", limit={GPU: 4}))
@@ -305,6 +337,20 @@ def test_gang_of_a_full_queue_gets_the_limit_that_its_victims_leave_one_after_th
     assert (bound(world, high, rival), low[0] != low[1]) == ([4, 0], True)
 
 
+def test_nomination_of_a_full_queue_outlasts_the_quarantine_of_its_victims() -> None:
+    world = a_world(4)
+    world.put_queue(Queue("q", limit={GPU: 2}))
+    low = start(world, "low", 2, "q")
+    world.run_kubelets = lambda: None  # type: ignore[method-assign]  # pods that are deleted take their time
+    high = start(world, "high", 2, "q", priority=1)
+    assert world.phase(high) is Phase.NOMINATED
+    for pod in world.members(low):
+        world.remove_pod(pod.uid)  # without an observed end
+    world.settle()
+    assert world.engine.state.quarantined
+    assert world.phase(high) is Phase.NOMINATED
+
+
 def test_priority_does_not_preempt_across_queues_unless_the_queue_says_so() -> None:
     for across, expected in ((AcrossQueues.FAIR, [2, 0]), (AcrossQueues.ANY, [0, 2]), (AcrossQueues.NEVER, [2, 0])):
         world = a_world(2)
@@ -381,6 +427,14 @@ def test_gang_that_is_not_preemptible_preempts_within_the_quota_of_its_queue() -
     low = start(world, "low", 2, "q")
     firm = start(world, "firm", 2, "q", preemptible=False, priority=1)
     assert bound(world, low, firm) == [0, 2]
+
+
+def test_gang_that_is_not_preemptible_evicts_nothing_if_it_would_have_to_borrow() -> None:
+    world = a_world(4)
+    put(world, "q", 2)
+    low = start(world, "low", 2, "q")
+    firm = start(world, "firm", 3, "q", preemptible=False, priority=1)
+    assert bound(world, low, firm) == [2, 0]
 
 
 def test_quota_that_is_not_lent_stays_free() -> None:

@@ -71,7 +71,8 @@ def _waits_for_victims(state: State, refusal: Refusal) -> bool:
     """Whether pods are ending that the full queue is charged for, or that use what other queues keep."""
     quota, anywhere = state.quota, refusal.reason is Reason.KEPT_QUOTA
     return refusal.reason in FULL_QUEUE and any(
-        anywhere or refusal.queue in quota.path(quota.queue_of_pod(uid)) for uid in leaving_pods(state)
+        anywhere or refusal.queue in quota.path(quota.queue_of_pod(uid))
+        for uid in (*leaving_pods(state), *state.quarantined)
     )
 
 
