@@ -240,7 +240,8 @@ def test_queues_shows_limits_and_use(live: Live, wide: Wide) -> None:
     assert "root" not in rows(text)
     (found,) = [one for one in read(live, "queues") if one["name"] == name]
     assert (found["running"], found["waiting"], found["open"]) == (1, 1, True)
-    assert found["resources"][GPU] == {"used": 3, "quota": 2, "limit": 4, "total": 32}
+    use = {"used": 3, "quota": 2, "limit": 4, "total": 32, "borrowed": 1, "lent": 0, "reclaimable": 1}
+    assert found["resources"][GPU] == use
 
 
 # -- explain

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.gangs.contract import HOLD
 from gpu_scheduler.k8s.objects import Json
 from tests.integration.gangs import gang, member
 from tests.integration.live import Live, no_double_devices
@@ -125,8 +126,9 @@ def apart(label: str) -> Json:
 
 
 def test_members_with_anti_affinity_are_on_different_nodes(live: Live) -> None:
-    meta = {"labels": {"app": "apart"}}
-    live.create(*gang("annotation", "train", 4, meta=meta, affinity=apart("apart")))
+    meta: Json = {"labels": {"app": "apart"}}
+    ours = {**meta, "annotations": {HOLD: "0"}}
+    live.create(*gang("annotation", "train", 4, meta=ours, affinity=apart("apart")))
     assert len(set(live.wait_bound(*names("train", 4)).values())) == 4
     live.create(member("fifth", 1, meta=meta, affinity=apart("apart")), member("stranger", 1, meta=meta))
     live.wait_reason("fifth", "anti-affinity")
@@ -166,7 +168,7 @@ def test_members_that_spread_are_spread_evenly(live: Live) -> None:
 
 def test_members_with_a_host_port_are_on_different_nodes(live: Live) -> None:
     ports = [container(ports=[{"containerPort": 80, "hostPort": 18080}])]
-    live.create(*gang("annotation", "train", 4, containers=ports))
+    live.create(*gang("annotation", "train", 4, meta={"annotations": {HOLD: "0"}}, containers=ports))
     assert len(set(live.wait_bound(*names("train", 4)).values())) == 4
     live.create(member("fifth", 0, containers=ports))
     live.wait_reason("fifth", "port")

@@ -434,5 +434,8 @@ async def test_the_account_of_the_webhook_has_exactly_the_permissions_that_it_us
         found = [line.get("objectRef", {}) | {"verb": line["verb"]} for line in requests()]
         return allowed() <= {(one.get("apiGroup", ""), one.get("resource", ""), one["verb"]) for one in found}
 
+    queues, queue = "/apis/gpu-scheduler.io/v1alpha1/queues", {"metadata": {"name": "reviewed"}, "spec": {}}
+    await admin.must("POST", queues, {"apiVersion": "gpu-scheduler.io/v1alpha1", "kind": "Queue", **queue})
+    await admin.must("DELETE", f"{queues}/reviewed")
     await eventually(used, f"all of {sorted(allowed())} to be used")  # watches are audited when they begin
     assert [line for line in requests() if line["responseStatus"]["code"] == 403] == []
