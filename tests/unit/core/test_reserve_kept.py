@@ -1,4 +1,4 @@
-"""Reserved slots: how long they last, which queue is charged, who may use them, and what follows if nobody does."""
+"""Reserved slots: how long they last, which queue is charged, which gangs use them, and what happens to unused ones."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_slots_that_are_reserved_again_do_not_exceed_the_limit_of_their_queue() 
 
 
 def come(world: World, key: GangKey, count: int) -> None:
-    """The pods of a group come; nobody recreates them without another reservation."""
+    """The pods of a group come; no controller recreates them without another reservation."""
     world.create(*members(key, count, role="worker", controlled=False))
     world.settle()
 
